@@ -19,6 +19,7 @@ from mlfc.relay.ir import IRModule
 from mlfc.support.c_names import PARALLEL_FOR
 from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.support.dims import UndecidedError
+from mlfc.support.garbage import collected_rarely
 from mlfc.support.keywords import option, with_keywords
 from mlfc.support.text import printable, shortened, with_article
 from mlfc.target.target import PORTABLE, Target, parse_host, parse_target
@@ -66,6 +67,7 @@ def build(mod: IRModule, options: _BuildArguments) -> Factory:
     return build_module(mod, options.params, options)
 
 
+@collected_rarely()
 def build_module(mod: IRModule, params: Params | None, options: BuildOptions) -> Factory:
     """Compile a Relay module as `build` does."""
     values = transform.checked_params(mod, params)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import onnx
+if TYPE_CHECKING:
+    import onnx
 
 _INNER = "inner/"
 
@@ -12,7 +14,7 @@ _INNER = "inner/"
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs that are attributes of a node, without graphs nested in these."""
     for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
+        if attribute.type == attribute.GRAPH:
             yield attribute.g
         yield from attribute.graphs
 

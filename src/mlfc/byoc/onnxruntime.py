@@ -6,11 +6,9 @@ import base64
 import binascii
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
-from onnx import helper, numpy_helper
 
 from mlfc.byoc.generator import GENERATORS, Composite, Generator, Subgraph
 from mlfc.byoc.onnx_graphs import rename_captured
@@ -21,6 +19,9 @@ from mlfc.support import dtypes
 from mlfc.support.dims import Shape
 from mlfc.tir.ir import External
 
+if TYPE_CHECKING:  # every build imports this file, and few models have such nodes
+    import onnx
+
 NAME = "onnxruntime"
 _LENGTH = struct.Struct("<Q")
 # limit for weights: protobuf messages have at most 2 GiB, and the nodes need some of it
@@ -29,6 +30,9 @@ _MOST_BYTES = (1 << 31) - (16 << 20)
 
 def node_model(text: str, place: str) -> onnx.ModelProto:
     """Return the model in the attribute ``model`` of an ``onnx.call``; raise ModelError if it is invalid."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
     try:
         model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError, ValueError) as error:
@@ -39,6 +43,9 @@ def node_model(text: str, place: str) -> onnx.ModelProto:
 
 
 def _generate(subgraph: Subgraph) -> External:
+    import onnx
+    from onnx import helper, numpy_helper
+
     names: dict[relay.Expr, str] = dict(
         zip(subgraph.function.params, (buffer.name for buffer in subgraph.inputs), strict=True)
     )
@@ -104,6 +111,8 @@ def _add_opsets(opsets: dict[str, int], model: onnx.ModelProto, place: str) -> N
 
 def ir_version(opsets: Mapping[str, int]) -> int:
     """Return the oldest version of ONNX's file format with these opsets, so that older runtimes accept the model."""
+    from onnx import helper
+
     known = [helper.make_opsetid("", version) for domain, version in opsets.items() if not domain]
     return int(helper.find_min_ir_version_for(known, ignore_unknown=True)) if known else 8
 
@@ -115,6 +124,8 @@ def onnx_shape(shape: Shape) -> list[int | None]:
 
 def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
     kind = relay.tensor_type(expr)
+    from onnx import helper
+
     element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
     return helper.make_tensor_value_info(name, element, onnx_shape(kind.shape))
 

@@ -16,7 +16,7 @@ from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges, held_intervals
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
-from mlfc.tir.visitor import own_exprs, own_nodes, same_expr, walk, walk_expr
+from mlfc.tir.visitor import own_nodes, same_expr, walk, walk_expr
 
 
 @dataclass(eq=False)
@@ -71,16 +71,16 @@ def accumulated(stmt: ir.Store) -> Expr | None:
 
 def used_vars(body: Stmt) -> set[int]:
     """Return the ids of variables that are read, except those read only by unused variables."""
-    values: dict[int, Expr] = {}
-    pending: list[Expr] = []
+    values: dict[int, Stmt] = {}
+    pending: list[Stmt] = []
     for stmt in walk(body):
         if isinstance(stmt, ir.Let):
-            values[id(stmt.var)] = stmt.value
+            values[id(stmt.var)] = stmt
         else:
-            pending.extend(own_exprs(stmt))
+            pending.append(stmt)
     used: set[int] = set()
     while pending:
-        for node in walk_expr(pending.pop()):
+        for node in own_nodes(pending.pop()):
             if isinstance(node, ir.Var) and id(node) not in used:
                 used.add(id(node))
                 if id(node) in values:
@@ -99,13 +99,15 @@ class StatementPrinter(ABC):
         Names that local names must not hide.
     place : str
         Position for error messages.
+    ranges : Ranges, optional
+        The known ranges around the code, if it is a part of other code.
     """
 
     _exprs: ExprPrinter
 
-    def __init__(self, body: Stmt, reserved: frozenset[str], place: str) -> None:
+    def __init__(self, body: Stmt, reserved: frozenset[str], place: str, ranges: Ranges | None = None) -> None:
         self._names = Names(reserved)
-        self._ranges = Ranges(held_intervals(body))
+        self._ranges = ranges or Ranges(held_intervals(body))
         self._needs = Requirements()
         self._writer = Writer()
         self._used = used_vars(body)

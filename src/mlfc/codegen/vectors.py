@@ -161,7 +161,10 @@ def _parts(size: int, lanes: int) -> list[str]:
     for condition, count in counts if size > NARROWEST else []:
         lines += [f"#elif {condition}", f"#define MLF_PARTS {count}"]
     lines += ["#else", f"#define MLF_PARTS {max(size // NARROWEST, 1)}", "#endif"]
-    return [*lines, "#define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)"]
+    # unrolling loops of one iteration would take gcc a fifth of its time
+    once = ["#if MLF_PARTS == 1", f"enum {{ {PART} }};", f"#define MLF_EACH({PART})"]
+    loop = f"#define MLF_EACH({PART}) for (int32_t {PART} = 0; {PART} < MLF_PARTS; ++{PART})"
+    return [*lines, *once, "#else", loop, "#endif"]
 
 
 def _scalar_typedefs(dtype: str, lanes: int) -> list[str]:

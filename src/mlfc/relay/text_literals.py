@@ -16,6 +16,8 @@ from mlfc.support.text import shortest_digits
 
 _SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 _NUMBER = re.compile(r"(?P<digits>inf|nan|\d+(?P<fraction>\.\d*)?(?P<power>[eE][+-]?\d+)?)(?P<suffix>[fiu]\d*)?")
+BOUNDS = "symbols"  # the attribute that declares the bounds of symbols
+ANY = "?"  # a dimension of any size, for TVM
 # patterns read as one token, as a tree of their numbers would dominate the parser's time and memory
 INTEGERS = r"\[[-0-9, \t\r\n\f]+\]"
 STATIC_TYPE = r"Tensor\s*\[\s*\(\s*(?:[0-9]{1,18}\s*,\s*){0,32}(?:[0-9]{1,18}\s*)?\)\s*,\s*[A-Za-z0-9_]+\s*\]"

@@ -22,8 +22,6 @@ from mlfc.support import dims, dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
 
 Fault: TypeAlias = Callable[..., MlfcError]  # (node, cause, help) -> error
-BOUNDS = "symbols"  # the attribute that declares bounds
-ANY = "?"
 _CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
     "floordiv": lambda a, b: a // b, "floormod": lambda a, b: a % b, "max": dims.maximum, "min": dims.minimum,
 }  # fmt: skip

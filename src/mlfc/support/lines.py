@@ -8,6 +8,7 @@ equal if all steps are at the same integers, which is checked for each channel a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,12 @@ def find_line(multipliers: Array, exponents: Array, limits: tuple[int, int], lar
     `multipliers`, `exponents`: of ``x * multiplier * 2**(-32 - exponent)``, int32, one per channel.
     `limits`: of the result, without zero point. `largest`: the largest magnitude of x.
     """
-    m, k = multipliers.astype(np.int64), exponents.astype(np.int64) + 1
+    return _found_line(multipliers.astype(np.int64).tobytes(), exponents.astype(np.int64).tobytes(), limits, largest)
+
+
+@lru_cache(maxsize=256)  # each vector length of each processor level searches for the same one
+def _found_line(multipliers: bytes, exponents: bytes, limits: tuple[int, int], largest: int) -> Line | None:
+    m, k = np.frombuffer(multipliers, np.int64), np.frombuffer(exponents, np.int64) + 1
     low, high = limits
     if not -_LARGEST_LEVEL <= low < high <= _LARGEST_LEVEL or np.any(m < 0) or np.any(k < 1) or np.any(k > 32):
         return None

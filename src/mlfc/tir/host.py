@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from mlfc.support.nodes import node
+
 # types ------------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +83,7 @@ def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
     return apply
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Expr:
     """A typed expression; Python operators build larger ones."""
 
@@ -124,7 +126,7 @@ class Expr:
         return Address(pointer(self.type), self)
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Name(Expr):
     """A variable, by its name; with `is_array` the name is the address of its first element."""
 
@@ -132,14 +134,14 @@ class Name(Expr):
     is_array: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Global(Name):
     """A variable outside the function; a weak one is defined here unless another file defines it."""
 
     is_weak: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Number(Expr):
     """A number; `text` is its spelling in C, such as an enumerator, if not empty."""
 
@@ -147,14 +149,14 @@ class Number(Expr):
     text: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Text(Expr):
     """The address of a zero-terminated string."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Field(Expr):
     """A field of a struct or union, or of a pointer's target."""
 
@@ -162,7 +164,7 @@ class Field(Expr):
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Element(Expr):
     """An element of an array to which a pointer points."""
 
@@ -170,14 +172,14 @@ class Element(Expr):
     index: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Address(Expr):
     """The address of a variable, field or element."""
 
     of: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Operation(Expr):
     """A binary operator, as in C; `&&` and `||` use short-circuit evaluation."""
 
@@ -186,7 +188,7 @@ class Operation(Expr):
     b: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Choice(Expr):
     """``then`` if ``condition`` is true, else ``otherwise``; evaluating both must be safe."""
 
@@ -195,14 +197,14 @@ class Choice(Expr):
     otherwise: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Cast(Expr):
     """The value converted to another integer or pointer type."""
 
     of: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Call(Expr):
     """The result of a function call."""
 
@@ -249,7 +251,7 @@ def common(a: Type, b: Type) -> Type:
 # statements -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Declare:
     """A local variable, or an array of `count` elements."""
 
@@ -258,7 +260,7 @@ class Declare:
     count: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Table:
     """A static array of structs or numbers; without rows, `count` writable zeros."""
 
@@ -267,7 +269,7 @@ class Table:
     count: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Assign:
     """Assign a variable, field or element; `op` makes it a compound assignment such as ``+=``."""
 
@@ -276,14 +278,14 @@ class Assign:
     op: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Evaluate:
     """Call a function for its effect."""
 
     call: Call
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class If:
     """Run statements if a condition is true."""
 
@@ -291,7 +293,7 @@ class If:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class For:
     """Declare a counter, and run statements while a condition is true; each iteration adds `step` (1 or -1)."""
 
@@ -302,7 +304,7 @@ class For:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class DoWhile:
     """Run statements, and repeat them while a condition is true."""
 
@@ -310,7 +312,7 @@ class DoWhile:
     condition: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Label:
     """A jump target in a function; `is_unlikely` if only errors jump to it."""
 
@@ -318,35 +320,35 @@ class Label:
     is_unlikely: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class LabelPlace:
     """The position of a label between the statements of a function."""
 
     label: Label
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Jump:
     """Continue at a label."""
 
     label: Label
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Return:
     """Leave the function."""
 
     value: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Unused:
     """Marks a parameter as intentionally unused."""
 
     var: Name
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Comment:
     """A line for the reader of the generated code."""
 
@@ -358,7 +360,7 @@ Stmt: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Function:
     """A C function, or a declaration if it has no body."""
 

@@ -7,7 +7,6 @@ it treats ``i % 8`` as a 3-bit counter, and drops the overflow check although th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from mlfc.support.dims import Extent
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.visitor import children, own_nodes, walk, walk_expr
+from mlfc.tir.visitor import children, nodes, own_nodes, walk, walk_expr
 
 
 def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Independence:
@@ -30,8 +29,9 @@ def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Indepe
     return Independence(prim.body, same, astray)
 
 
-@dataclass(frozen=True)
-class _Access:
+class _Access(NamedTuple):
+    """An access to consecutive elements of a buffer."""
+
     buffer: Buffer
     indices: tuple[Expr, ...]
     lanes: int
@@ -69,6 +69,7 @@ class Independence:
         self._local_is_own = local_is_own
         self._body = body
         self._cache: dict[tuple[int, frozenset[Buffer]], bool] = {}
+        self._accesses: dict[Stmt, tuple[_Access, ...]] = {}  # of statements, which are in several loops
         with self.ranges.scope():  # keep the ranges of variables, discard conditions
             for stmt in walk(body):
                 self.ranges.enter(stmt)
@@ -99,6 +100,13 @@ class Independence:
     def _wrapping(self) -> set[int]:
         return _wrapping(self._body)
 
+    def accesses(self, stmt: Stmt) -> tuple[_Access, ...]:
+        """Return the accesses of a statement itself, without those below it."""
+        known = self._accesses.get(stmt)
+        if known is None:
+            known = self._accesses[stmt] = tuple(_accesses(stmt))
+        return known
+
     def _independent(self, loop: ir.For, private: frozenset[Buffer]) -> bool:
         stmts = list(walk(loop.body))
         if any(isinstance(stmt, ir.Launch) for stmt in stmts):
@@ -112,7 +120,7 @@ class Independence:
         inner = {id(stmt.var) for stmt in stmts if isinstance(stmt, (ir.For, ir.Let))}
         accesses: dict[Buffer, list[_Access]] = {buffer: [] for buffer in written}
         for stmt in stmts:
-            for access in _accesses(stmt):
+            for access in self.accesses(stmt):
                 buffer = self._same.get(access.buffer, access.buffer)
                 if buffer in written:
                     accesses[buffer].append(access)
@@ -127,7 +135,7 @@ class Independence:
         for axis, width in enumerate(buffer.shape[1:]):
             numbers = [self._number(access.indices[axis], access.indices[axis + 1], width) for access in accesses]
             joined = [
-                replace(access, indices=(*access.indices[:axis], number, *access.indices[axis + 2 :]))
+                access._replace(indices=(*access.indices[:axis], number, *access.indices[axis + 2 :]))
                 for access, number in zip(accesses, numbers, strict=True)
                 if number is not None
             ]
@@ -202,7 +210,7 @@ class _StatementReach:
         for item in stmts:
             if isinstance(item, ir.Store) and item.buffer not in own:
                 self.written.add(same.get(item.buffer, item.buffer))
-            for access in _accesses(item):
+            for access in owner.accesses(item):
                 if access.buffer not in own:
                     self._accesses.setdefault(same.get(access.buffer, access.buffer), []).append(access)
 
@@ -223,8 +231,9 @@ class _StatementReach:
 
 def accessed(stmt: Stmt) -> Iterator[Buffer]:
     """Yield the buffer of each access of a statement itself, without those below it."""
-    for access in _accesses(stmt):
-        yield access.buffer
+    if isinstance(stmt, ir.Store):
+        yield stmt.buffer
+    yield from (node.buffer for node in own_nodes(stmt) if isinstance(node, ir.Load))
 
 
 def _accesses(stmt: Stmt) -> Iterator[_Access]:
@@ -238,6 +247,8 @@ def _accesses(stmt: Stmt) -> Iterator[_Access]:
 def _wrapping(body: Stmt) -> set[int]:
     """Return the ids of loop variables whose low bits are used in an index; loaded values are data."""
     stmts = list(walk(body))
+    if not any(map(_keeps_lower_bits, nodes(body))):
+        return set()
     indices = [index for stmt in stmts for access in _accesses(stmt) for index in access.indices]
     # most bindings are not used in indices
     read = {id(node) for index in indices for node in _computed(index)}

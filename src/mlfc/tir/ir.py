@@ -7,12 +7,12 @@ a guarded load is legal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
 from mlfc.support import dtypes
 from mlfc.support.dims import Shape, Symbol
+from mlfc.support.nodes import node
 
 BINARY = (
     "add", "sub", "mul", "div",  # div: floats only
@@ -59,7 +59,7 @@ class ExprOps:
         return ExprOps.build("sub", 0, self)
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Var(ExprOps):
     """A scalar or vector bound once by a loop or a Let; a symbol's variable is a parameter of the function."""
 
@@ -68,7 +68,7 @@ class Var(ExprOps):
     symbol: Symbol | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Const(ExprOps):
     """A literal of an integer, float or bool scalar dtype."""
 
@@ -76,7 +76,7 @@ class Const(ExprOps):
     dtype: str = "int32"
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Binary(ExprOps):
     """`op` of BINARY on two operands of one dtype; shifts take an int32 amount."""
 
@@ -86,7 +86,7 @@ class Binary(ExprOps):
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Select(ExprOps):
     """``then`` if ``condition`` (bool) is true, else ``otherwise``; lazy, like C's ``?:``."""
 
@@ -96,7 +96,7 @@ class Select(ExprOps):
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Cast(ExprOps):
     """Convert as C does; float to integer truncates and must fit, to bool tests against zero."""
 
@@ -104,7 +104,7 @@ class Cast(ExprOps):
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Load(ExprOps):
     """Read a buffer; with a vector dtype, that many consecutive elements along the last axis.
 
@@ -116,7 +116,7 @@ class Load(ExprOps):
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Broadcast(ExprOps):
     """A scalar in every lane of a vector."""
 
@@ -124,7 +124,7 @@ class Broadcast(ExprOps):
     dtype: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Call(ExprOps):
     """An intrinsic of `tir.intrinsics` applied to arguments."""
 
@@ -136,7 +136,7 @@ class Call(ExprOps):
 Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Call"
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Buffer:
     """Row-major memory; dynamic extents are `Dim` of the function's symbols."""
 
@@ -161,7 +161,7 @@ class Buffer:
         return self.size * dtypes.nbytes(self.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class For:
     """Loop ``for var in range(0, extent, step)``.
 
@@ -184,7 +184,7 @@ class For:
     part: tuple[Expr, Expr] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Store:
     """Write `value`; a vector value writes that many elements along the last axis."""
 
@@ -193,7 +193,7 @@ class Store:
     value: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class If:
     """Run `then` if `condition` is true, else `otherwise`."""
 
@@ -202,7 +202,7 @@ class If:
     otherwise: Stmt | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Let:
     """Bind `var` to `value` within `body`.
 
@@ -218,7 +218,7 @@ class Let:
     fresh: tuple[Buffer, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Allocate:
     """Allocate `buffer` (scope ``local`` or ``shared``) within `body`; its contents are initially undefined."""
 
@@ -226,21 +226,21 @@ class Allocate:
     body: Stmt
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Seq:
     """Statements in order."""
 
     stmts: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Comment:
     """A line for the reader of the generated code."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Fence(Comment):
     """A comment that is also a compiler barrier: memory contents are not kept in registers across it.
 
@@ -252,7 +252,7 @@ class Fence(Comment):
     buffer: Buffer | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Prefetch(Comment):
     """A comment that is also a prefetch of an element of a buffer to the second-level cache.
 
@@ -263,12 +263,12 @@ class Prefetch(Comment):
     offset: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Require(Prefetch):
     """Return -1 from the function unless an element of a bool buffer is true; device code continues."""
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class External:
     """Code of an external code generator that replaces loops; the whole body of a function."""
 
@@ -288,7 +288,7 @@ MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535
 """Maximum groups of a launch along x, and along y and z: CUDA's limits, the lowest of all devices."""
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Launch:
     """Run `body` once for each work-item of a grid of work-groups, in any order and concurrently: a device kernel.
 
@@ -309,7 +309,7 @@ class Launch:
         return tuple(zip((*self.groups, *self.items), (*self.grid, *self.block), strict=True))
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Barrier:
     """Wait until all work-items of the group arrive; their writes to shared buffers are then visible to all.
 
@@ -317,7 +317,7 @@ class Barrier:
     """
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Parallel:
     """Run `body`, which computes the pieces ``first`` to ``last - 1``, for ranges that cover ``[0, count)``.
 
@@ -336,7 +336,7 @@ class Parallel:
 Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External | Parallel"
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class PrimFunc:
     """One fused function at loop level.
 

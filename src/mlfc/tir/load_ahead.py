@@ -14,12 +14,12 @@ from mlfc.support.dims import Dim
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Expr, Stmt, Var
-from mlfc.tir.visitor import children, rebuilt, rebuilt_stmt, same_expr, walk_expr
+from mlfc.tir.visitor import children, nodes, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 
 def load_ahead(stmt: Stmt) -> Stmt:
     """Return a statement whose scalar conditionals only load elements that the condition keeps in bounds."""
-    return _Loader().run(stmt)
+    return _Loader().run(stmt) if any(map(_chooses, nodes(stmt))) else stmt
 
 
 class _Loader:

@@ -318,7 +318,7 @@ def _without_unused(stmt: Stmt) -> Stmt:
 def _uses(stmt: Stmt, buffer: Buffer) -> bool:
     if isinstance(stmt, ir.Allocate) and stmt.buffer is buffer:
         return False
-    return buffer in set(accessed(stmt)) or any(_uses(item, buffer) for item in below(stmt))
+    return any(found is buffer for found in accessed(stmt)) or any(_uses(item, buffer) for item in below(stmt))
 
 
 def _let(var: Var, value: Expr) -> Stmt:

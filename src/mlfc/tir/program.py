@@ -7,7 +7,7 @@ of dynamic dimensions, and every `Dim` of a later instruction has the value that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from math import prod
@@ -20,13 +20,14 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Shape, Symbol
 from mlfc.support.module_info import RowTilingInfo
+from mlfc.support.nodes import node
 from mlfc.tir.ir import PrimFunc
 
 COPY = "__copy"
 """Name of kernels that copy a tensor to another device: they have no code, executors implement them."""
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Value:
     """A tensor of a program: model input or output, constant, intermediate or variable; or a list of tensors.
 
@@ -78,7 +79,7 @@ class Value:
         return self.nbytes == self.root.nbytes
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class KernelCall:
     """One call of a kernel: arguments by position, and the original nodes it computes."""
 
@@ -95,21 +96,21 @@ class KernelCall:
         return self.kernel.name == COPY
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Label:
     """A jump target at its position in the list of instructions."""
 
     name: str  # for readers
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Jump:
     """Continue at a label."""
 
     label: Label
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Branch:
     """Continue at a label if a bool of one element is false."""
 
@@ -117,7 +118,7 @@ class Branch:
     otherwise: Label
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class BranchOnSymbols:
     """Continue at a label unless every symbol has a certain value."""
 
@@ -125,7 +126,7 @@ class BranchOnSymbols:
     otherwise: Label
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Define:
     """Set a symbol to a dimension of a tensor, or to its only element if `axis` is None, and check its bounds."""
 
@@ -134,7 +135,7 @@ class Define:
     axis: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class SetSymbols:
     """Set symbols to expressions of symbols, all at once."""
 
@@ -142,7 +143,7 @@ class SetSymbols:
     extents: tuple[Extent, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class CheckBounds:
     """Fail if an expression is outside the bounds of a symbol, which does not change."""
 
@@ -150,7 +151,7 @@ class CheckBounds:
     extent: Extent
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class CheckDimension:
     """Fail if a dimension of a tensor differs from that of its type."""
 
@@ -159,7 +160,7 @@ class CheckDimension:
     extent: Extent
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Assign:
     """Set variables to other values in order; no source is a variable that an earlier pair sets."""
 
@@ -167,7 +168,7 @@ class Assign:
     sources: tuple[Value, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class ListOperation:
     """An operator on lists of tensors.
 
@@ -183,7 +184,7 @@ class ListOperation:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Return:
     """End the run; return the outputs, then the next values of states."""
 
@@ -220,7 +221,7 @@ def written_by(instruction: Instruction) -> tuple[Value, ...]:
     return ()
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class StateValue:
     """A tensor that is kept from one run to the next.
 
@@ -242,7 +243,7 @@ class StateValue:
         return np.zeros(self.before.shape, dtypes.to_numpy(self.before.dtype))
 
 
-@dataclass(frozen=True, eq=False)
+@node(frozen=True, eq=False)
 class Program:
     """A whole model at loop level: values, kernels (each once) and instructions in the order of execution."""
 

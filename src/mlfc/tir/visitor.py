@@ -8,6 +8,7 @@ from hashlib import sha256
 from itertools import chain
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -15,10 +16,9 @@ from mlfc.support.dims import Symbol
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 
-# looked up for every node of every walk: a table is several times faster than a chain of isinstance
+# looked up for every node of every walk: tables are several times faster than chains of isinstance. Classes that are
+# not in them have no operands, no statements below or no expressions.
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
-    ir.Var: lambda _: (),
-    ir.Const: lambda _: (),
     ir.Binary: attrgetter("a", "b"),
     ir.Select: attrgetter("condition", "then", "otherwise"),
     ir.Cast: lambda expr: (expr.value,),
@@ -26,6 +26,24 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     ir.Load: attrgetter("indices"),
     ir.Call: attrgetter("args"),
 }
+_BELOW: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {
+    ir.Seq: attrgetter("stmts"),
+    ir.If: lambda stmt: (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise),
+    **dict.fromkeys((ir.For, ir.Let, ir.Allocate, ir.Launch, ir.Parallel), lambda stmt: (stmt.body,)),
+}
+_OWN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    ir.For: lambda stmt: (stmt.extent, *(() if stmt.until is None else (stmt.until,)), *(stmt.part or ())),
+    ir.Store: lambda stmt: (*stmt.indices, stmt.value),
+    ir.If: lambda stmt: (stmt.condition,),
+    ir.Let: lambda stmt: (stmt.value,),
+    ir.Parallel: lambda stmt: (stmt.count,) if isinstance(stmt.work, float) else (stmt.count, stmt.work),
+    ir.External: lambda stmt: tuple(value for _, value in stmt.extents),
+    **dict.fromkeys((ir.Prefetch, ir.Require), lambda stmt: (stmt.offset,)),
+}
+
+
+def _none(_: object) -> tuple[()]:
+    return ()
 
 
 # fields that distinguish expressions of a class, in addition to their dtypes and operands
@@ -34,7 +52,7 @@ _LABELS: dict[type, str] = {ir.Binary: "op", ir.Call: "name", ir.Load: "buffer",
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct operands of an expression."""
-    return _CHILDREN[type(expr)](expr)
+    return _CHILDREN.get(type(expr), _none)(expr)
 
 
 def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -63,9 +81,10 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.For):
         until = None if stmt.until is None else expr(stmt.until)
         part = None if stmt.part is None else (expr(stmt.part[0]), expr(stmt.part[1]))
-        return replace(stmt, extent=expr(stmt.extent), body=change(stmt.body), until=until, part=part)
+        extent = expr(stmt.extent)
+        return ir.For(stmt.var, extent, change(stmt.body), stmt.kind, stmt.step, until, stmt.fresh, part)
     if isinstance(stmt, ir.Let):
-        return replace(stmt, value=expr(stmt.value), body=change(stmt.body))
+        return ir.Let(stmt.var, expr(stmt.value), change(stmt.body), stmt.carried, stmt.fresh)
     if isinstance(stmt, ir.Store):
         return ir.Store(stmt.buffer, tuple(map(expr, stmt.indices)), expr(stmt.value))
     if isinstance(stmt, ir.Prefetch):
@@ -83,13 +102,12 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """Yield the expression and everything below it."""
-    stack = [expr]
+    stack, find = [expr], _CHILDREN.get
     while stack:
         node = stack.pop()
         yield node
-        operands = _CHILDREN[type(node)](node)
-        if operands:
-            stack.extend(operands[::-1])
+        if (operands := find(type(node))) is not None:
+            stack.extend(operands(node)[::-1])
 
 
 def is_small(expr: Expr, limit: int = 16) -> bool:
@@ -114,44 +132,30 @@ def inside_lets(stmt: Stmt) -> tuple[list[ir.Let], Stmt]:
 
 def below(stmt: Stmt) -> tuple[Stmt, ...]:
     """Return the statements directly below a statement, in program order."""
-    if isinstance(stmt, ir.Seq):
-        return stmt.stmts
-    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate, ir.Launch, ir.Parallel)):
-        return (stmt.body,)
-    if isinstance(stmt, ir.If):
-        return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
-    return ()
+    return _BELOW.get(type(stmt), _none)(stmt)
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Yield the statement and every statement below it, in program order."""
-    stack = [stmt]
+    stack, find = [stmt], _BELOW.get
     while stack:
         item = stack.pop()
         yield item
-        stack.extend(reversed(below(item)))
+        if (inner := find(type(item))) is not None:
+            stack.extend(inner(item)[::-1])
 
 
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions of the statement itself, without those of statements below it."""
-    if isinstance(stmt, ir.For):
-        return (stmt.extent, *(() if stmt.until is None else (stmt.until,)), *(stmt.part or ()))
-    if isinstance(stmt, ir.Store):
-        return (*stmt.indices, stmt.value)
-    if isinstance(stmt, ir.If):
-        return (stmt.condition,)
-    if isinstance(stmt, ir.Let):
-        return (stmt.value,)
-    if isinstance(stmt, ir.Parallel):
-        return (stmt.count,) if isinstance(stmt.work, float) else (stmt.count, stmt.work)
-    if isinstance(stmt, ir.External):
-        return tuple(value for _, value in stmt.extents)
-    return (stmt.offset,) if isinstance(stmt, ir.Prefetch) else ()
+    return _OWN.get(type(stmt), _none)(stmt)
 
 
-def own_nodes(stmt: Stmt) -> Iterator[Expr]:
-    """Yield the expressions of the statement itself, each followed by everything below it."""
-    return chain.from_iterable(map(walk_expr, own_exprs(stmt)))
+def own_nodes(stmt: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions of the statement itself, each followed by everything below it; they are kept in it."""
+    known: tuple[Expr, ...] | None = vars(stmt).get("_nodes")
+    if known is None:
+        known = vars(stmt)["_nodes"] = tuple(chain.from_iterable(map(walk_expr, own_exprs(stmt))))
+    return known
 
 
 def nodes(stmt: Stmt) -> Iterator[Expr]:
@@ -233,8 +237,18 @@ class _CanonicalText:
         return f"if {exprs}{{{self.stmt(node.then)}}}{{{otherwise}}}"
 
 
+_signatures: WeakKeyDictionary[PrimFunc, str] = WeakKeyDictionary()
+
+
 def signature(prim: PrimFunc) -> str:
-    """Return a text that is equal for functions that perform the same computation on arguments of the same types."""
+    """Return a hash that is equal for functions that perform the same computation on arguments of the same types."""
+    known = _signatures.get(prim)
+    if known is None:
+        known = _signatures[prim] = sha256(_canonical(prim).encode()).hexdigest()
+    return known
+
+
+def _canonical(prim: PrimFunc) -> str:
     spell = _CanonicalText()
     symbols = [f"{spell.symbol(symbol)}:{symbol.low}:{symbol.high}" for symbol in prim.symbols]
     declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]

@@ -28,7 +28,7 @@ from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of
 from mlfc.tir.extents import symbols_of
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
 from mlfc.tir.half_floats import half_blocks, widen_halves
-from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
+from mlfc.tir.ir import Buffer, Call, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
@@ -258,11 +258,13 @@ class _GroupLowering:
         """Return the body after the target's loop-level passes."""
         if self.binds:
             return bind(body, self.features.group_items)
-        body = widen_halves(body)
-        if self.features.vector_bytes:
-            body = half_blocks(body)
-        if self.features.fixed_point_lanes:  # before the remaining stores are split for the C compiler
-            body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
+        found = list(visitor.nodes(body))
+        if any(node.dtype in dtypes.HALVES for node in found):
+            body = widen_halves(body)
+            body = half_blocks(body) if self.features.vector_bytes else body
+        forms = WIDE.get(self.features.fixed_point_lanes)
+        if forms and any(isinstance(node, Call) and node.name in forms.least for node in found):
+            body = vectorize(body, forms, self.ctx)  # before the remaining stores are split for the C compiler
         if self.features.vector_bytes:
             body = body if self.features.optimize == "size" else tile_transposes(body)
             body = load_ahead(split_stores(body))

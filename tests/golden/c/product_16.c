@@ -23,7 +23,12 @@
 #else
 #define MLF_PARTS 4
 #endif
+#if MLF_PARTS == 1
+enum { q };
+#define MLF_EACH(q)
+#else
 #define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)
+#endif
 
 #if MLF_VECTORS
 typedef float mlf_f32x16_part __attribute__((vector_size(64 / MLF_PARTS)));

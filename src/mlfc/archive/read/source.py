@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from mlfc.archive.read.compiled_code import MAX_CODE, CompiledProgram, functions_in, program_in
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.read.recovered import recovered_module, sanitized
 from mlfc.errors import ArchiveError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
@@ -106,6 +104,12 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
 
 def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
     """Return a module that TVM compiled, with values from its graph or C; raise ArchiveError without them."""
+    # only here, as they need the parser of Relay text, which takes long to import
+    from mlfc.archive.read.compiled_code import MAX_CODE, CompiledProgram, functions_in, program_in
+    from mlfc.archive.read.recovered import recovered_module, sanitized
+
+    # only here, as it needs the parser of Relay text, which takes long to import
+
     record, tar = archive.record.modules[module], archive.tar
     files, names = record.files, [item.name for item in record.inputs]
     text = tar.read(files.relay or "", MAX_TEXT).decode("utf-8", "replace")

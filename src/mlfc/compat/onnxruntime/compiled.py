@@ -18,6 +18,7 @@ from mlfc.library.cache import find_entry
 from mlfc.library.toolchain import processor_here
 from mlfc.runtime.devices.device import Device
 from mlfc.support.c_names import LEVEL_VARIABLE
+from mlfc.support.garbage import collected_rarely
 from mlfc.support.platforms import this_platform
 
 # options whose values are part of the cache's key
@@ -43,6 +44,7 @@ def compiled(model: Any, device: Device, options: Mapping[str, Any]) -> Any:
     return load_factory(compile_model(model, **{"target": device.kind, **options}).factory, (device,))
 
 
+@collected_rarely()
 def _built(model: Any, key: str, options: Mapping[str, Any]) -> Any:
     """Compile a model with LLVM in this process, and link and cache it; without a linker, return it as it is."""
     from mlfc.codegen.llvm.objects import compiled_quickly

@@ -108,8 +108,6 @@ def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.N
     from mlfc.archive.read.compiled_code import MAX_CODE, CompiledProgram, functions_in, program_in
     from mlfc.archive.read.recovered import recovered_module, sanitized
 
-    # only here, as it needs the parser of Relay text, which takes long to import
-
     record, tar = archive.record.modules[module], archive.tar
     files, names = record.files, [item.name for item in record.inputs]
     text = tar.read(files.relay or "", MAX_TEXT).decode("utf-8", "replace")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.templates import Conv
 from mlfc.ops.rules import check_dtype, declare, optional_dtype, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind, Trait

@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Product
+from mlfc.kernels.templates import Product
 from mlfc.ops.conv import FLOAT_CONTRACT, OperandRule, ZerosRule, like_operands, no_zeros
 from mlfc.ops.rules import broadcast_shape, check_dtype, declare, same_extent
 from mlfc.relay.ir import Attrs, TensorType

@@ -21,20 +21,23 @@ from mlfc.relay.op import OPERATORS, Attr
 from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
-from mlfc.relay.text_tree import (
+from mlfc.relay.text_types import (
+    BOUNDS,
+    EXTENTS,
     RESERVED,
     BranchScope,
     Node,
+    TypeReader,
     called_alone,
     described,
     parser,
+    read_bounds,
     result_type,
     same_arguments,
     token_of,
     tree_of,
     trees,
 )
-from mlfc.relay.text_types import BOUNDS, EXTENTS, TypeReader, read_bounds
 from mlfc.support.dims import Dim, Symbol
 
 Scope: TypeAlias = dict[str, Expr]

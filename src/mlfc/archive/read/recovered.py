@@ -25,8 +25,7 @@ from mlfc.relay.text import from_text
 from mlfc.relay.text_literals import number_value
 from mlfc.relay.text_parser import syntax_tree
 from mlfc.relay.text_source import VERSION, Source
-from mlfc.relay.text_tree import tree_of, trees
-from mlfc.relay.text_types import TypeReader
+from mlfc.relay.text_types import TypeReader, tree_of, trees
 from mlfc.runtime.executors.graph_json import NOP, Graph, GraphNode
 
 Array: TypeAlias = "npt.NDArray[Any]"

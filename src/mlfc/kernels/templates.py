@@ -1,5 +1,7 @@
 """Selection of the template that writes an operator's loops for a target, and the sizes that templates take.
 
+Sizes are those of convolutions and matrix products: channels last, any number of spatial dimensions.
+
 A template is looked up by the kind of work and the target's families, in order of preference. Every kind has a
 ``plain`` template, which is used if no other family has a template that accepts the arguments.
 """

@@ -20,8 +20,7 @@ from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlfc.relay.op import OPERATORS, REQUIRED, Operator, Trait
-from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
-from mlfc.relay.text_metadata import SECTION, metadata_text
+from mlfc.relay.text_literals import SECTION, attribute_text, metadata_text, scalar_text, unique_names
 from mlfc.relay.text_parser import parse
 from mlfc.relay.text_source import VERSION, Origin, Source, facts_text, origin_text
 from mlfc.relay.text_types import ANY, BOUNDS

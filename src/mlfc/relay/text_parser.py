@@ -18,8 +18,7 @@ from mlfc.relay import ir
 from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
-from mlfc.relay.text_literals import integer_values, number_value, string_value
-from mlfc.relay.text_metadata import SECTION, read_metadata
+from mlfc.relay.text_literals import SECTION, integer_values, number_value, read_metadata, string_value
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
 from mlfc.relay.text_types import (
     BOUNDS,

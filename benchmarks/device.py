@@ -24,7 +24,7 @@ from rich.table import Table
 import mlfc
 from benchmarks.kernels import LAYERS, Layer, attributes
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
-from mlfc.codegen.host.launch import launch_extents
+from mlfc.codegen.host.packed import launch_extents
 from mlfc.relay import ir
 from mlfc.runtime import CudaModule, FunctionInfo, OpenClModule
 from mlfc.runtime.devices.cuda_compilers import compile_cuda

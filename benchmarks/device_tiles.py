@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.device import Bench, layer_function
 from benchmarks.kernels import LAYERS, Layer
 from mlfc.codegen.device import device_kernels, device_source
-from mlfc.codegen.host.launch import launch_extents
+from mlfc.codegen.host.packed import launch_extents
 from mlfc.kernels import gpu_product, gpu_tile
 from mlfc.kernels.gpu_tile import ProductSizes, Schedule
 from mlfc.runtime import CudaModule, FunctionInfo

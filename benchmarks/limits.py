@@ -14,7 +14,7 @@ from benchmarks.models import Model
 from mlfc.archive.validate.parsed_files import MAX_TOKENS as MAX_C
 from mlfc.archive.validate.parsed_files import defined_symbols
 from mlfc.compiler import build
-from mlfc.relay.text_metadata import SECTION
+from mlfc.relay.text_literals import SECTION
 from mlfc.relay.text_source import MAX_CODE, TOKEN
 from mlfc.relay.text_source import MAX_TOKENS as MAX_RELAY
 from mlfc.support.json_text import MAX_TOKENS as MAX_VALUES

@@ -22,7 +22,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import IRModule
 from mlfc.relay.op import OPERATORS, Trait
 from mlfc.relay.text import from_text, not_in_tvm, to_text
-from mlfc.relay.text_metadata import SECTION
+from mlfc.relay.text_literals import SECTION
 from mlfc.relay.visitor import children, post_order
 from mlfc.support.content import to_bytes
 from mlfc.support.dims import Symbol

@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.text_metadata import SECTION, metadata_text
+from mlfc.relay.text_literals import SECTION, metadata_text
 from tests.verify_relay import verify
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mlfc import cuda
 from mlfc.codegen.device import device_kernels, device_source
-from mlfc.codegen.host.launch import launch_extents
+from mlfc.codegen.host.packed import launch_extents
 from mlfc.runtime import CudaModule, FunctionInfo
 from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.support import dtypes

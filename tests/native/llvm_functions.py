@@ -12,7 +12,7 @@ import llvmlite.ir as ll
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.codegen.llvm.kernels import emit_kernel
+from mlfc.codegen.llvm.code import emit_kernel
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import compile_object, parse
 from mlfc.library.toolchain import NATIVE

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.llvm.kernels import emit_kernel
+from mlfc.codegen.llvm.code import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object
 from mlfc.relay import ir

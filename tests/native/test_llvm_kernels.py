@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from mlfc.codegen.c import print_function
-from mlfc.codegen.llvm.kernels import emit_kernel
+from mlfc.codegen.llvm.code import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object, optimize_module, parse
 from mlfc.errors import OptionError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.llvm.kernels import empty_module
+from mlfc.codegen.llvm.code import empty_module
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import ConstantGlobals, data_pieces
 from mlfc.target.target import parse_target

@@ -12,8 +12,7 @@ from mlfc.codegen.c_host import WIDTH, c_expression, c_function, head, plain, pr
 from mlfc.codegen.device import device_kernels
 from mlfc.codegen.emit import constant_table, interface_of
 from mlfc.codegen.host.aot import AotFunctions
-from mlfc.codegen.host.launch import LAUNCHES, launching_function
-from mlfc.codegen.host.packed import CHECKS, packed_function
+from mlfc.codegen.host.packed import CHECKS, LAUNCHES, launching_function, packed_function
 from mlfc.codegen.unit import NOTHING_SHARED, Unit
 from mlfc.errors import InternalError
 from mlfc.tir.host import (

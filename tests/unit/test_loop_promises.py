@@ -9,7 +9,7 @@ import llvmlite.ir as ll
 import pytest
 
 from mlfc.codegen.c import print_function
-from mlfc.codegen.llvm.kernels import emit_kernel
+from mlfc.codegen.llvm.code import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb

@@ -17,7 +17,7 @@ from mlfc.memory import ConstantPool, MemoryOptions, Pool
 from mlfc.relay import ir
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.tir.work import traffic
+from mlfc.tir.parallel import traffic
 from tests.harness import module_of
 from tests.unit.test_memory import make_call, make_program, make_value, programs
 

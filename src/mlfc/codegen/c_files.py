@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from mlfc.codegen.c_host import WIDTH, c_function, prototype, struct_definition
 from mlfc.codegen.constants import section_macro
 from mlfc.codegen.host.aot import STATE_ARRAY, STATE_FLAG, AotFunctions
-from mlfc.codegen.host.launch import IMPORTED, LAUNCHES
-from mlfc.codegen.host.packed import ARGUMENT, BOOL_CODE, CHECKS
+from mlfc.codegen.host.packed import ARGUMENT, BOOL_CODE, CHECKS, IMPORTED, LAUNCHES
 from mlfc.codegen.templates import LICENCE
 from mlfc.codegen.writer import Writer, packed_head
 from mlfc.memory.plan import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section

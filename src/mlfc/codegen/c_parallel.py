@@ -20,10 +20,9 @@ from mlfc.tir.builder import binary, cast, const
 from mlfc.tir.extents import variable
 from mlfc.tir.independence import accessed
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
-from mlfc.tir.parallel import captured, parallelize
+from mlfc.tir.parallel import GRAIN, captured, parallelize
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import walk
-from mlfc.tir.work import GRAIN
 
 _MOST_TASKS = 1 << 20
 

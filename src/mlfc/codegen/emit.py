@@ -14,8 +14,7 @@ from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, GraphConfig, build_graph
-from mlfc.codegen.host.launch import launching_function
-from mlfc.codegen.host.packed import packed_function
+from mlfc.codegen.host.packed import launching_function, packed_function
 from mlfc.codegen.operators import OperatorsFile, choice, kernel_comment, kernel_functions, level_path
 from mlfc.codegen.templates import LICENCE
 from mlfc.codegen.unit import Shared, Unit

@@ -13,9 +13,9 @@ from mlfc.support.executable import Executable
 from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc
+from mlfc.tir.parallel import LEAST_OF_MODEL, as_number, work_of
 from mlfc.tir.program import Program, Value
 from mlfc.tir.visitor import signature
-from mlfc.tir.work import LEAST_OF_MODEL, as_number, work_of
 
 EXECUTORS = ("aot", "graph", "vm")
 SHARED_MODULE = "mlfc_shared"

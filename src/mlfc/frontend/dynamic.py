@@ -17,8 +17,7 @@ from mlfc.frontend.common import unique_name
 from mlfc.frontend.symbolic import Array, Noted, Quotient, elements, folded, known, symbolic_operands
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
-from mlfc.relay.substitution import Substitution
-from mlfc.relay.visitor import children, post_order, with_children
+from mlfc.relay.visitor import Substitution, children, post_order, with_children
 from mlfc.support import cost
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, dims_in, substituted, symbols_of
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.staging import choose, inside
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, rows_as_pixels, template
 from mlfc.support import dtypes
 from mlfc.target.features import CPUS, INSTRUCTION_SETS, Cpu, Features, InstructionSet
 from mlfc.tir import builder as tb

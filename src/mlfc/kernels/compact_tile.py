@@ -14,9 +14,8 @@ from typing import Any
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.staging import Band, Source, StagedForm
-from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.templates import Conv, Weights, frame_of, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static

@@ -16,9 +16,9 @@ import numpy as np
 
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import Arithmetic, Array, add_products
-from mlfc.kernels.geometry import Conv
 from mlfc.kernels.plain import PIECE, is_long, no_sum, piece, unrolled_loop
 from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Source, StagedForm
+from mlfc.kernels.templates import Conv
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds

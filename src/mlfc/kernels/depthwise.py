@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from mlfc.kernels import arithmetic, tiling
-from mlfc.kernels.geometry import Conv, Frame, frame_of, strip_columns
 from mlfc.kernels.staging import Channels, Source, StagedForm, StagedWindow, choose, inside
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, strip_columns, template
 from mlfc.kernels.tiling import LANES, PackedBlock, channel_blocks
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, is_static

@@ -13,10 +13,9 @@ from math import prod
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.codes import LONGEST_BLOCK, PackedVectors, VectorPacking
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels, unflattened
 from mlfc.kernels.product_tile import FlatRows
 from mlfc.kernels.staging import Source
-from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.templates import Conv, Weights, frame_of, rows_as_pixels, template, unflattened
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks
 from mlfc.support.dims import Extent, bounds, is_static
 from mlfc.tir import builder as tb

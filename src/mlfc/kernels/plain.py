@@ -17,9 +17,8 @@ import numpy as np
 
 from mlfc.kernels.codes import PackedPanels
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Conv, Product, is_padded
 from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Product, Weights, is_padded, template
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.target.features import Value

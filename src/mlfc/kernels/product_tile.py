@@ -17,10 +17,9 @@ from mlfc.kernels.arithmetic import Arithmetic, scaled_vector
 from mlfc.kernels.compact_tile import CompactConv, is_compact
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Frame, Product, line, rows_as_pixels, unflattened
 from mlfc.kernels.plain import bias_values, factor, is_long, no_sum, piece, read_matrix
 from mlfc.kernels.plain import product as plain_product
-from mlfc.kernels.templates import Weights, in_float, template
+from mlfc.kernels.templates import Frame, Product, Weights, in_float, line, rows_as_pixels, template, unflattened
 from mlfc.kernels.tiling import LANES, MOST_PIXELS, PackedBlock, pack_channels
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds, minimum

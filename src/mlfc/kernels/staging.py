@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mlfc.kernels.geometry import Conv, Frame
+from mlfc.kernels.templates import Conv, Frame
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, Extent
 from mlfc.target.features import Value

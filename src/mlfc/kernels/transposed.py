@@ -18,9 +18,8 @@ import numpy as np
 
 from mlfc.kernels import arithmetic
 from mlfc.kernels.conv_tile import TiledConv
-from mlfc.kernels.geometry import Conv, frame_of, line
 from mlfc.kernels.plain import bias_values
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Weights, frame_of, line, template
 from mlfc.kernels.tiling import LANES
 from mlfc.support.dims import Dim, Extent, bounds, maximum
 from mlfc.tir import builder as tb

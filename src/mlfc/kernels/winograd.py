@@ -17,8 +17,7 @@ import numpy as np
 
 from mlfc.kernels import arithmetic, staging, tiling
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv, line, planar
-from mlfc.kernels.templates import WINOGRAD, Array, Weights, template
+from mlfc.kernels.templates import WINOGRAD, Array, Conv, Weights, line, planar, template
 from mlfc.kernels.tiling import LANES, PackedBlock
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, bounds

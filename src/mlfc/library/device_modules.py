@@ -10,7 +10,7 @@ from mlfc.codegen.abi import library_files
 from mlfc.codegen.c_parallel import scratch_bytes
 from mlfc.codegen.device import DIALECTS
 from mlfc.codegen.emit import GeneratedCode
-from mlfc.codegen.host.launch import launch_extents
+from mlfc.codegen.host.packed import launch_extents
 from mlfc.codegen.templates import LICENCE
 from mlfc.crt import crt_files
 from mlfc.library.build import Beside

@@ -15,8 +15,8 @@ from mlfc.memory.liveness import LiveRange, inplace_chains, live_ranges
 from mlfc.memory.plan import POOL_ALIGNMENT, SCRATCH_ALIGNMENT, ConstantPool, Plan, Pool, PoolSpan
 from mlfc.memory.planner import live_tensors, plan
 from mlfc.support.text import shortened
+from mlfc.tir.parallel import traffic
 from mlfc.tir.program import Program, Value
-from mlfc.tir.work import traffic
 
 _LARGEST = 5
 _UNLIMITED = 1 << 62

@@ -6,7 +6,7 @@ from importlib import import_module
 
 _TEMPLATES = (
     "plain", "compact_tile", "winograd", "depthwise", "product_tile", "transposed", "gpu_fold", "gpu_product",
-    "packed_tile", "gpu_depthwise", "attention", "attention_tile",
+    "packed_tile", "attention", "attention_tile",
 )  # fmt: skip
 for _name in _TEMPLATES:
     import_module(f"mlfc.kernels.{_name}")

@@ -23,7 +23,7 @@ from mlfc.support.dims import Dim, is_static, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
 from mlfc.tir.extents import as_index
-from mlfc.tir.intrinsics.philox import philox
+from mlfc.tir.intrinsics.words import philox
 from mlfc.tir.ir import Expr
 
 

@@ -1,7 +1,9 @@
 """Classical machine learning: decision trees, counts of n-grams, and class probabilities from those of pairs.
 
-The probabilities follow the second approach of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification
-by Pairwise Coupling", JMLR 5 (2004), with libsvm's stopping rule: each error is at most 0.005 / number of classes.
+Ensembles are tables of nodes, with one loop per tree from the root to a leaf; n-grams a tree in tables with binary
+search. The probabilities follow the second approach of Wu, Lin and Weng, "Probability Estimates for Multi-class
+Classification by Pairwise Coupling", JMLR 5 (2004), with libsvm's stopping rule: each error is at most 0.005 / number
+of classes.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.conv import Zeros, declare_conv
-from mlfc.ops.dense import BATCH_ATTRS, declare_product, dense_filters
+from mlfc.ops.conv import BATCH_ATTRS, Zeros, declare_conv, declare_product, dense_filters
 from mlfc.ops.rules import Element, broadcast_shape, declare, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Kind

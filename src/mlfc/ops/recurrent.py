@@ -17,8 +17,7 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
-from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.templates import TEMPLATES, Array, Weights
+from mlfc.kernels.templates import TEMPLATES, Array, Conv, Product, Weights
 from mlfc.ops.elementwise import limited, magnitude, sigmoid
 from mlfc.ops.qnn_linear import asymmetric_scale, asymmetric_zero_point, centred, symmetric
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare

@@ -1,4 +1,7 @@
-"""Samples of images (image.grid_sample), pooled regions (vision.roi_align), and non-maximum suppression of boxes."""
+"""Samples of images (image.grid_sample), pooled regions (vision.roi_align), and non-maximum suppression of boxes.
+
+Suppression is greedy: it removes boxes that overlap better ones.
+"""
 
 from __future__ import annotations
 

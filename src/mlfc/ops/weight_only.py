@@ -16,8 +16,15 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.codes import WeightCodes, code_at, pack_codes, unsigned_codes
-from mlfc.ops.conv import FLOAT_CONTRACT, check_channels_last, conv_geometry, declare_conv, ordered_weights
-from mlfc.ops.dense import declare_product, dense_filters
+from mlfc.ops.conv import (
+    FLOAT_CONTRACT,
+    check_channels_last,
+    conv_geometry,
+    declare_conv,
+    declare_product,
+    dense_filters,
+    ordered_weights,
+)
 from mlfc.ops.indexing import check_indices, in_bounds
 from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced, same_shape
 from mlfc.relay import ir as relay

@@ -18,23 +18,24 @@ from mlfc.relay import ir
 from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
-from mlfc.relay.text_literals import BOUNDS, integer_values, number_value, string_value
-from mlfc.relay.text_metadata import SECTION, read_metadata
+from mlfc.relay.text_literals import BOUNDS, SECTION, integer_values, number_value, read_metadata, string_value
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
-from mlfc.relay.text_tree import (
+from mlfc.relay.text_types import (
+    EXTENTS,
     RESERVED,
     BranchScope,
     Node,
+    TypeReader,
     called_alone,
     described,
     parser,
+    read_bounds,
     result_type,
     same_arguments,
     token_of,
     tree_of,
     trees,
 )
-from mlfc.relay.text_types import EXTENTS, TypeReader, read_bounds
 from mlfc.support.dims import Dim, Symbol
 
 Scope: TypeAlias = dict[str, Expr]

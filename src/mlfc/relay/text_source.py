@@ -20,8 +20,7 @@ from typing import Any
 
 from mlfc.errors import TextError
 from mlfc.relay.ir import NO_SPAN, IRModule, Quantization, Span
-from mlfc.relay.text_literals import INTEGERS, STATIC_TYPE
-from mlfc.relay.text_metadata import SECTION
+from mlfc.relay.text_literals import INTEGERS, SECTION, STATIC_TYPE
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.tensor_info import KINDS, Container
 

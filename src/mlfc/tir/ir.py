@@ -330,7 +330,7 @@ class Parallel:
     last: Var
     body: Stmt
     private: tuple[Buffer, ...]
-    work: float | Expr  # of all pieces; see `tir.work`
+    work: float | Expr  # of all pieces; see `tir.parallel`
 
 
 Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External | Parallel"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mlfc.errors import OptionError, unknown
 from mlfc.relay.dynamic import input_symbols
 from mlfc.relay.ir import IRModule
-from mlfc.relay.substitution import Substitution
+from mlfc.relay.visitor import Substitution
 from mlfc.support.dims import Symbol
 
 

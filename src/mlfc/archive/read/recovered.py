@@ -38,8 +38,7 @@ from mlfc.relay.ir import IRModule, TensorType, TupleType
 from mlfc.relay.text import from_text
 from mlfc.relay.text_parser import syntax_tree
 from mlfc.relay.text_source import VERSION, Source
-from mlfc.relay.text_tree import trees
-from mlfc.relay.text_types import TypeReader
+from mlfc.relay.text_types import TypeReader, trees
 from mlfc.runtime.executors.graph_json import COPY, NOP, GraphNode
 from mlfc.support.text import shortened
 

@@ -13,9 +13,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from mlfc.codegen.abi.dynamic import dynamic_entry
-from mlfc.codegen.abi.entry import AotEntry, HostModule, HostTensor, host_module
-from mlfc.codegen.abi.graph import graph_entry
+from mlfc.codegen.abi.entry import AotEntry, HostModule, HostTensor, dynamic_entry, graph_entry, host_module
 from mlfc.codegen.abi.relax import executable
 from mlfc.codegen.emit import GeneratedCode, banner
 from mlfc.codegen.host.aot import main_function_name

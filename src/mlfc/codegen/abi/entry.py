@@ -1,19 +1,29 @@
-"""Descriptions of modules from which the C of their functions on tensor addresses is rendered."""
+"""Descriptions of the modules that a library exports, from which the C of their functions is rendered.
+
+Modules of the graph executor call their packed operators in order, and read constants where the library stores the
+parameters of their graph. Dynamic models return fresh outputs in the shapes of the run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mlfc.codegen.c_interface import tensors
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.tvm import c_dtype
 from mlfc.codegen.unit import SHARED_MODULE, Unit
-from mlfc.errors import OptionError
+from mlfc.errors import InternalError, OptionError
+from mlfc.memory import Storage
 from mlfc.support import dtypes
 from mlfc.support.c_names import names_in_tables
+from mlfc.support.dims import bounds
+from mlfc.support.executable import NUMBERED_DTYPES, Executable, release_symbol, reset_symbol, run_symbol, state_offsets
+from mlfc.support.params import ParameterOffsets
+from mlfc.tir.program import Value
 
 _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 
@@ -147,3 +157,137 @@ class AotEntry:
     def waits(self) -> bool:
         """True if the file has a variant of the C interface's function that waits for concurrent calls."""
         return bool(self.code.entry and self.gate) and not (self.unit.workspace_io or self.code.external_workspace)
+
+
+_ALIGNMENT = 64
+
+
+def graph_entry(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> GraphEntry:
+    """Return the entry of a module of the graph executor; the library has all parameters of its graph."""
+    return GraphEntry(unit, code, host_module(unit, code), places=places.get(unit.module, {}))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphEntry(AotEntry):
+    """A module of the graph executor whose operators all are packed functions of the library, on the CPU."""
+
+    places: Mapping[str, tuple[str, int]]  # of its parameters: symbol and offset
+    kind: ClassVar[str] = "graph"
+
+    @property
+    def calls(self) -> list[tuple[str, list[tuple[int, str, Any]]]]:
+        """The function of each operator; for each of its tensors, the number of its storage, dtype and elements."""
+        numbers = {storage: number for number, storage in enumerate(self._memory[0])}
+        found = []
+        for call in self.unit.program.calls:
+            rows = []
+            for value, buffer in zip((*call.inputs, *call.constants, call.output), call.kernel.params, strict=True):
+                dtype = c_dtype(dtypes.element(buffer.holds or buffer.dtype))
+                rows.append((numbers[self._storages[value.root]], dtype, buffer.size))
+            found.append((self.code.function_names[call.kernel.name], rows))
+        return found
+
+    @property
+    def states(self) -> list[tuple[str, str, Any]]:
+        """The address of each state, that of its first value, and its size in bytes."""
+        # a graph's parameters begin with the first values of states
+        pairs = zip(self.unit.program.states, self._parameters, strict=False)
+        return [
+            (self.addresses[self._storages[state.before]], self._stored(name), state.before.nbytes)
+            for state, name in pairs
+        ]
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols of the library's parameters."""
+        return sorted({symbol for symbol, _ in self.places.values()})
+
+    @property
+    def addresses(self) -> Mapping[Storage, str]:
+        """The address of each storage."""
+        return self._memory[0]
+
+    @property
+    def work_bytes(self) -> int:
+        """The bytes of storages that are neither arguments nor parameters."""
+        return self._memory[1]
+
+    @cached_property
+    def _memory(self) -> tuple[dict[Storage, str], int]:
+        """The address of each storage, and the bytes of those that are neither arguments nor parameters."""
+        program, found = self.unit.program, dict[Storage, str]()
+        for number, value in enumerate((*program.inputs, *program.outputs)):
+            found[self._storages[value.root]] = f"data[{number}]"
+        constants = list(self._parameters.items())[len(program.states) :]
+        found |= {self._storages[value]: self._stored(name) for name, value in constants}
+        end = 0
+        for storage in self._storages.values():
+            if storage not in found:
+                found[storage] = f"memory() + {end}"
+                end += -(-bounds(storage.nbytes)[1] // _ALIGNMENT) * _ALIGNMENT
+        return found, end
+
+    def _stored(self, name: str) -> str:
+        """Return the address of the elements of a parameter."""
+        symbol, offset = self.places[name]
+        return f"(void *)(uintptr_t)({symbol} + {offset})"
+
+    @property
+    def _parameters(self) -> Mapping[str, Value]:
+        """The parameters of the graph: the first values of states, then constants."""
+        if self.code.graph is None:
+            raise InternalError(f"'{self.unit.module}' has no graph")
+        return self.code.graph.params
+
+    @property
+    def _storages(self) -> Mapping[Value, Storage]:
+        """The storage of each value that owns its elements."""
+        if self.code.plan is None:
+            raise InternalError(f"'{self.unit.module}' has no storages")
+        return self.code.plan.values
+
+
+def dynamic_entry(unit: Unit, code: GeneratedCode) -> DynamicEntry:
+    """Return the entry of a dynamic model whose inputs and outputs are tensors, on the CPU."""
+    if unit.executable is None:
+        raise InternalError(f"'{unit.module}' is not a dynamic model")
+    inputs, outputs = (
+        tuple(HostTensor(value.name, "", value.extents, value.dtype) for value in values)
+        for values in (unit.executable.inputs, unit.executable.outputs)
+    )
+    return DynamicEntry(unit, code, HostModule(unit.module, inputs, outputs), executable=unit.executable)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DynamicEntry(AotEntry):
+    """A dynamic model; its main function takes structs of tensors."""
+
+    executable: Executable
+    kind: ClassVar[str] = "dynamic"
+
+    @property
+    def has_static_memory(self) -> bool:
+        """True if runs use static memory of the library."""
+        return False
+
+    @property
+    def own_headers(self) -> tuple[str, ...]:
+        """The headers that the file includes beside the runtime's."""
+        return (*super().own_headers, "mlfc_dynamic.h")
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of all states."""
+        return state_offsets(self.executable)[-1]
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The module's functions by their purpose; NULL for none that releases outputs."""
+        name = self.module.name
+        release = "NULL" if self.executable.is_bounded else release_symbol(name)
+        return {"run": run_symbol(name), "reset": reset_symbol(name), "release": release}
+
+    @property
+    def dtypes(self) -> list[int]:
+        """The numbers of the tensors' dtypes."""
+        return [NUMBERED_DTYPES[tensor.dtype] for tensor in self.tensors]

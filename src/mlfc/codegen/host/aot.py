@@ -8,7 +8,7 @@ from functools import cached_property, reduce
 
 from mlfc.codegen.c_interface import STATE_FIELD, Interface, InterfaceTensor
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.host.arguments import (
+from mlfc.codegen.host.tvm import (
     ADDRESS,
     BYTES,
     as_argument,

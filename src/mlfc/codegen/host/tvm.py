@@ -1,11 +1,17 @@
-"""The declarations of TVM and DLPack that host functions use: structs, enumerators, and functions of the runtime."""
+"""The declarations of TVM and DLPack that host functions use, and the arguments of calls of kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from mlfc.codegen.c_types import scalar_type
+from mlfc.codegen.constants import ConstantTable
 from mlfc.support import dtypes
 from mlfc.support.platforms import DEVICE_KINDS
 from mlfc.tir import host
-from mlfc.tir.host import CHAR, INT, INT32, INT64, UINT8, UINT16, UINT64, VOID, const, pointer
+from mlfc.tir.host import CHAR, INT, INT32, INT64, UINT8, UINT16, UINT64, VOID, Body, Expr, Type, const, pointer
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import KernelCall, Value
 
 ADDRESS, TEXT = pointer(VOID), pointer(const(CHAR))
 _DEVICE = host.struct("DLDevice", device_type=INT, device_id=INT)
@@ -58,3 +64,41 @@ get_function = host.declaration("TVMBackendGetFuncFromEnv", INT, ADDRESS, TEXT, 
 call_function = host.declaration(
     "TVMFuncCall", INT, ADDRESS, pointer(VALUE), pointer(INT), INT, pointer(VALUE), pointer(INT)
 )
+
+
+BYTES = pointer(UINT8)
+
+
+def at(place: Expr, offset: int) -> Expr:
+    """Return the address `offset` bytes after `place`."""
+    return place + offset if offset else place
+
+
+def constant_array(constants: ConstantTable, value: Value) -> Expr:
+    """Return the array of a constant."""
+    return host.Global(pointer(const(Type(scalar_type(value.dtype)))), constants.symbol(value), is_array=True)
+
+
+def element_pointer(dtype: str, *, is_output: bool) -> Type:
+    """Return the type of a kernel's pointer parameter for elements of a dtype."""
+    name = scalar_type(dtype)
+    element = UINT8 if name == UINT8.name else Type(name)
+    return pointer(element if is_output else const(element))
+
+
+def as_argument(place: Expr, dtype: str, *, is_output: bool) -> Expr:
+    """Return an address as an argument of a kernel, cast unless C converts it implicitly."""
+    wanted, own = element_pointer(dtype, is_output=is_output), element_pointer(dtype, is_output=True)
+    fits = place.type.declared() in {kind.declared() for kind in (ADDRESS, wanted, own)}
+    return place if fits else place.cast(wanted)
+
+
+def last_arguments(variables: Mapping[str, str], kernel: PrimFunc) -> list[Expr]:
+    """Return the address of the variable that a shared function gets after the pointers, if any."""
+    return [host.Global(VOID, variables[kernel.name]).address] if kernel.name in variables else []
+
+
+def comment_nodes(body: Body, call: KernelCall) -> None:
+    """Write a comment with the model's nodes that a call computes."""
+    if call.nodes:
+        body.add(host.Comment(", ".join(node[:100] for node in call.nodes)[:400]))

@@ -13,8 +13,8 @@ from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.emit import CodeSizes, GeneratedCode, banner, code_files, device_code, launched_kernels
 from mlfc.codegen.external import external_parts
 from mlfc.codegen.host import tvm
-from mlfc.codegen.host.arguments import BYTES, at, constant_array
-from mlfc.codegen.host.launch import CALL, IMPORTED, LAUNCH, launch_extents
+from mlfc.codegen.host.packed import CALL, IMPORTED, LAUNCH, launch_extents
+from mlfc.codegen.host.tvm import BYTES, at, constant_array
 from mlfc.codegen.operators import kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.vm.dimension_code import Dimensions

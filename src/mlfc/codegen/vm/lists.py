@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from math import prod
 
 from mlfc.codegen.c_types import scalar_type
-from mlfc.codegen.host.arguments import BYTES
+from mlfc.codegen.host.tvm import BYTES
 from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import Dimensions
 from mlfc.codegen.vm.runtime import CPU, TENSOR, RunBody, mlf_clear, mlf_copy_list, mlf_erase, mlf_insert, number

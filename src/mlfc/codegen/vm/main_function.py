@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.host.arguments import ADDRESS, BYTES, as_argument, comment_nodes, last_arguments
+from mlfc.codegen.host.tvm import ADDRESS, BYTES, as_argument, comment_nodes, last_arguments
 from mlfc.codegen.unit import Unit
 from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import LARGEST_NUMBER, Dimensions

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.host.arguments import ADDRESS, BYTES, at, constant_array, element_pointer
+from mlfc.codegen.host.tvm import ADDRESS, BYTES, at, constant_array, element_pointer
 from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import Dimensions
 from mlfc.codegen.vm.runtime import CPU, LIST, PARAMETERS, TENSOR, RunBody, mlf_allocate, mlf_allocate_on, mlf_drop

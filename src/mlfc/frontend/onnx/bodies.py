@@ -1,4 +1,7 @@
-"""Functions, branches and other nested graphs, each imported where it is used, and the values that they see."""
+"""Functions, branches and other nested graphs, each imported where it is used, and the values that they see.
+
+Stand-ins replace the values of refused nodes.
+"""
 
 from __future__ import annotations
 

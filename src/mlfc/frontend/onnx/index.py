@@ -1,4 +1,7 @@
-"""Slicing, gathering and scattering of elements by index, and the indices of distinct or nonzero elements."""
+"""Slicing, gathering and scattering of elements by index, and the indices of distinct or nonzero elements.
+
+The number of results of Unique and NonZero depends on the data, unless the model declares it.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.node import Node, converts, option
-from mlfc.ops.signal import GAINS
+from mlfc.ops.fft import GAINS
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, TensorType, const
 from mlfc.support import cost

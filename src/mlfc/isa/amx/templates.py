@@ -19,10 +19,9 @@ import numpy as np
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
-from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
 from mlfc.kernels.staging import LEAST_BAND_BYTES as FEWEST_BYTES
 from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Channels, Source, StagedForm, fitting_rows
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Weights, frame_of, rows_as_pixels, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static

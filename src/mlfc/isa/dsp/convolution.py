@@ -20,9 +20,8 @@ import numpy as np
 
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.patch import Patch, Place, natural_order, repeat, signed_word, word_order
-from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.nibbles import sixteenfold
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, rows_as_pixels, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output

@@ -16,9 +16,8 @@ import numpy as np
 
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.patch import STACK_BYTES, widen
-from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.staging import choose
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr

@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv, Frame, is_padded
 from mlfc.kernels.staging import choose
-from mlfc.kernels.templates import Array
+from mlfc.kernels.templates import Array, Conv, Frame, is_padded
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr

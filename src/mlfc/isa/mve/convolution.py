@@ -14,10 +14,9 @@ from math import prod
 import numpy as np
 
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.nibbles import sixteenfold
 from mlfc.kernels.staging import choose, inside
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, template
 from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output

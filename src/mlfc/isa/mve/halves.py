@@ -17,10 +17,9 @@ from typing import TypeAlias
 import numpy as np
 
 from mlfc.isa.mve.convolution import STACK_BYTES, blocks
-from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.nibbles import nibbles, sixteenfold
 from mlfc.kernels.staging import choose, inside
-from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.templates import Array, Conv, Frame, Weights, frame_of, rows_as_pixels, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output

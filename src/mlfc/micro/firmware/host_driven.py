@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from mlfc.codegen.system_lib import described_module, system_library
+from mlfc.codegen.link import described_module, system_library
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware

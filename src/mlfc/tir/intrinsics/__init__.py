@@ -3,10 +3,10 @@
 Most are declared by a body in tir expressions (`registry`), those of `general` by a numpy function.
 """
 
-from mlfc.tir.intrinsics import conversions, fixed_point, float32, general, philox, words
+from mlfc.tir.intrinsics import conversions, fixed_point, float32, general, words
 from mlfc.tir.intrinsics.registry import INTRINSICS, Intrinsic, IntrinsicBody, Step
 
 __all__ = [
     "INTRINSICS", "Intrinsic", "IntrinsicBody", "Step", "conversions", "fixed_point", "float32", "general",
-    "philox", "words",
+    "words",
 ]  # fmt: skip

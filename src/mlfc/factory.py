@@ -21,8 +21,7 @@ from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.libraries.factory import DEFAULT_KEY, FactoryModule, ModuleSet
-from mlfc.runtime.modules.loaders import ExternalCode, load_part
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import ExternalCode, Function, Module, load_part
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.c_names import PARALLEL_FOR_IF_ASKED
 from mlfc.support.content import Data

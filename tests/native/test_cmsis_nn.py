@@ -16,7 +16,7 @@ from mlfc.errors import RunError, ToolchainError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule
-from mlfc.runtime.modules.loaders import ExternalCode
+from mlfc.runtime.modules.module import ExternalCode
 from tests.conftest import need
 
 pytestmark = pytest.mark.usefixtures("quick_builds")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime import FunctionInfo, OpenClModule, load_from_bytes
 from mlfc.runtime.devices.device import DeviceApi, set_device
-from mlfc.runtime.modules.loaders import extent_of
+from mlfc.runtime.modules.module import extent_of
 from mlfc.runtime.tensor.ndarray import array
 from tests.conftest import need_opencl
 

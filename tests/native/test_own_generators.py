@@ -23,7 +23,7 @@ from mlfc.byoc.pattern import anything, op
 from mlfc.errors import OptionError
 from mlfc.factory import library_root
 from mlfc.library.export import export_library
-from mlfc.runtime.modules.loaders import loaders
+from mlfc.runtime.modules.module import loaders
 from mlfc.support.content import to_bytes
 from mlfc.tir.ir import External
 from tests.conftest import need

@@ -16,8 +16,7 @@ from mlfc.library.export import STATIC, export_library, level_flags
 from mlfc.library.toolchain import NATIVE, find_compiler
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
-from mlfc.runtime.modules.loaders import ExternalCode
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import ExternalCode, Function, Module
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.params import ParameterOffsets

@@ -12,8 +12,7 @@ from typing import TypeAlias
 from mlfc.errors import OptionError, unknown
 from mlfc.runtime.libraries.factory import FactoryModule
 from mlfc.runtime.modules.blob import LIBRARY, SYMBOLS, TREE
-from mlfc.runtime.modules.loaders import extent_of
-from mlfc.runtime.modules.module import Module
+from mlfc.runtime.modules.module import Module, extent_of
 from mlfc.support.content import Data, Joined, nbytes_of
 from mlfc.support.params import ParameterOffsets
 from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from mlfc.runtime.libraries.shared_library import register_system_symbol as register_system_symbol
     from mlfc.runtime.libraries.shared_library import system_library as system_library
     from mlfc.runtime.modules.device_module import FunctionInfo as FunctionInfo
-    from mlfc.runtime.modules.loaders import load_from_bytes as load_from_bytes
-    from mlfc.runtime.modules.loaders import loaders as loaders
-    from mlfc.runtime.modules.loaders import register_loader as register_loader
     from mlfc.runtime.modules.module import Module as Module
     from mlfc.runtime.modules.module import OpaqueModule as OpaqueModule
     from mlfc.runtime.modules.module import get_global_func as get_global_func
+    from mlfc.runtime.modules.module import load_from_bytes as load_from_bytes
+    from mlfc.runtime.modules.module import loaders as loaders
     from mlfc.runtime.modules.module import register_global_func as register_global_func
+    from mlfc.runtime.modules.module import register_loader as register_loader
     from mlfc.runtime.modules.onnxruntime_module import OnnxRuntimeModule as OnnxRuntimeModule
     from mlfc.runtime.modules.runnable import Runnable as Runnable
     from mlfc.runtime.tensor.ndarray import NDArray as NDArray
@@ -72,8 +72,9 @@ _NAMES = {
     "runtime.libraries.shared_library": "SharedLibrary open_library register_system_symbol system_library",
     "runtime.drivers.cuda": "CudaModule",
     "runtime.drivers.opencl": "OpenClModule",
-    "runtime.modules.loaders": "load_from_bytes loaders register_loader",
-    "runtime.modules.module": "Module OpaqueModule get_global_func register_global_func",
+    "runtime.modules.module": (
+        "Module OpaqueModule get_global_func load_from_bytes loaders register_global_func register_loader"
+    ),
     "runtime.modules.onnxruntime_module": "OnnxRuntimeModule",
     "runtime.modules.runnable": "Runnable",
     "runtime.tensor.ndarray": "NDArray array empty from_dlpack load_param_dict save_param_dict",

@@ -11,8 +11,7 @@ from mlfc.archive.read.layout import CODE, REGISTRIES, header_path, vm_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.runtime.modules.loaders import ExternalCode, load_part
-from mlfc.runtime.modules.module import Module, pick_module
+from mlfc.runtime.modules.module import ExternalCode, Module, load_part, pick_module
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
 from mlfc.support.former_name import FORMER_TRACE, current_hooks

@@ -18,8 +18,7 @@ from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError, MlfcError
 from mlfc.objfile.elf import FUNCTION, NOTYPE, read_symbols
 from mlfc.runtime.executors.graph_json import MAX_TEXT, Graph, parse_graph
-from mlfc.runtime.modules.loaders import load_from_bytes
-from mlfc.runtime.modules.module import Module
+from mlfc.runtime.modules.module import Module, load_from_bytes
 
 Faults: TypeAlias = Iterator[tuple[str, str]]
 """Fault of an archive: the file and position, and the cause."""

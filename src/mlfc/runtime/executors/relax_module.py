@@ -12,8 +12,7 @@ from mlfc.errors import ArchiveError, RunError
 from mlfc.runtime.executors.aot_module import BoundCall
 from mlfc.runtime.executors.states import LoadedModel
 from mlfc.runtime.ffi.native_code import require_tvm
-from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import RELAX, Function, Module
+from mlfc.runtime.modules.module import RELAX, Function, Module, register_loader
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import Values, bound, by_name, only, run_real
 from mlfc.support.dims import LARGEST

@@ -29,8 +29,7 @@ from mlfc.runtime.executors.aot_module import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.vm.vm_module import VmModule
-from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import Function, Module, pick_module
+from mlfc.runtime.modules.module import Function, Module, pick_module, register_loader
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.content import Data, Joined, nbytes_of

@@ -10,8 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from mlfc.errors import ArchiveError, OptionError, unknown
-from mlfc.runtime.modules.loaders import extent_of, is_known, known_kinds, load_from_bytes
-from mlfc.runtime.modules.module import Module, link_tree
+from mlfc.runtime.modules.module import Module, extent_of, is_known, known_kinds, link_tree, load_from_bytes
 from mlfc.support.stream import Cursor
 
 SYMBOLS: Mapping[str, str] = MappingProxyType(

@@ -17,8 +17,7 @@ import numpy as np
 from mlfc.errors import InputError
 from mlfc.registry import Registry
 from mlfc.runtime.devices.device import current_index, import_driver
-from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, register_loader
 from mlfc.support import dtypes
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 from mlfc.support.text import Displayed

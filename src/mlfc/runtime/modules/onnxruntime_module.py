@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import ArchiveError, InputError, ModelError, OptionError, RunError
-from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, register_loader
 from mlfc.support.stream import Cursor, encode_string
 from mlfc.support.tensor_info import Array
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from mlfc.errors import ArchiveError
-from mlfc.runtime.modules.loaders import extents, register_loader
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, extents, register_loader
 from mlfc.support.content import Data, Joined
 from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64

@@ -16,8 +16,7 @@ from mlfc.errors import InputError, OptionError, unknown
 from mlfc.runtime.devices.device import Device, require_device
 from mlfc.runtime.executors.vm.native import HasSymbols
 from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, ProfiledVm, VmModel
-from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, register_loader
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.dtypes import to_numpy

@@ -43,11 +43,12 @@ _USE = re.compile(r"\*\)(\w+)\)\[")
 _CONSTANT = re.compile(r"(\w+?)(?:_constant(?:_(\d{1,9}))?(?:_let)?)?")
 _FLOAT = re.compile(r"(?<![\w.])(\d\.\d{6}e[+-]\d\d)f\b")
 _OPERAND = r"(?:(\d{1,9}|[12]\d{9})|\(\(int32_t\*\)(\w+)\)\[[^][]{0,200}\])"
-_MOST_INDEXED = 1 << 15  # characters of a function whose indices are read; TVM's have some thousand
+# (x << left) * multiplier + (1 << right + 31 - 1) >> right + 31, of numbers or of elements of arrays
 _PRODUCT = re.compile(
     rf"\* \(?\(int64_t\){_OPERAND}\){{1,2}} \+ \(\(int64_t\)1 << \(\(int64_t\)\(\({_OPERAND} \+ 31\) - 1\)\)"
 )
 _LEFT_SHIFT = re.compile(rf"<< \(\(int64_t\){_OPERAND}\)")
+_MOST_INDEXED = 1 << 15  # characters of a function whose indices are read; TVM's have some thousand
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,9 @@ class GeneratedFunction:
         """The arrays that it reads, except factors, in the order of the calls, and the calls before each."""
         names = {*_USE.findall(self.body)} & self.arrays.keys()
         names -= {name for pattern in (_PRODUCT, _LEFT_SHIFT) for item in pattern.findall(self.body) for name in item}
-        found = [(*match.groups(), name) for name in names if (match := _CONSTANT.fullmatch(name))]
-        return [
-            (name, calls) for calls, number, name in sorted(found, key=lambda each: (len(each[0]), int(each[1] or -1)))
-        ]
+        found = [match for name in names if (match := _CONSTANT.fullmatch(name))]
+        found.sort(key=lambda match: (len(match[1]), int(match[2] or -1)))
+        return [(match[0], match[1]) for match in found]
 
     @cached_property
     def floats(self) -> set[np.float32]:

@@ -317,7 +317,8 @@ def test_inputs_that_never_suit_are_named(tmp_path: Path) -> None:
         InputError, match=r"generated inputs are invalid for the model: ONNX Runtime .*out of data bounds"
     ) as refused:
         verify(path, samples=1, target="llvm")
-    assert refused.value.next_step == "Provide valid ones: --inputs FILE.npz"
+    step = "The values of 'i' were generated; pass accepted ones: --inputs FILE.npz or --value i=..."
+    assert refused.value.next_step == step
 
 
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:

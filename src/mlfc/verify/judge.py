@@ -65,7 +65,7 @@ class Judge:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._nodes: dict[str, tuple[Any, Sequence[str]]] = {}
+        self._node = cache(self._opened)
 
     def __call__(
         self, doubtful: Sequence[tuple[Difference, Array, Array]], inputs: Mapping[str, Array]
@@ -177,13 +177,12 @@ class Judge:
             excused = bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
         return replace(item, excuse=kind if excused else "", evidence=evidence)
 
-    def _node(self, tensor: str) -> tuple[Any, Sequence[str]]:
+    def _opened(self, tensor: str) -> tuple[Any, Sequence[str]]:
         """Return a session for a layer's node alone, and what it reads; None and nothing for an output."""
         if not self._subject.layers or self._subject.node is None:
             return None, ()
-        if tensor not in self._nodes:
-            self._nodes[tensor] = self._subject.node(tensor, self._known)
-        return self._nodes[tensor]
+        found: tuple[Any, Sequence[str]] = self._subject.node(tensor, self._known)
+        return found
 
     def _is_confirmed(self, item: Difference, truth: Array, known: Mapping[str, Array]) -> bool:
         """Return whether a layer's node alone, in the reference, computes `truth` from the float64 model's tensors.
@@ -191,20 +190,17 @@ class Judge:
         They are rounded to their own dtypes; the difference must not exceed what ulps of them change.
         """
         session, names = self._node(item.tensor)
-        kinds = {name: ir.tensor_type(self._tensors[name]).dtype for name in names if name in self._tensors}
-        given = {name: known[name] for name in names if name in known}
-        given = {
-            name: array.astype(dtypes.to_numpy(kinds[name])) if name in kinds else array
-            for name, array in given.items()
-        }
+        given, results = dict[str, Array](), list[Array]()
         try:
-            plain, moved = (
-                session.run([item.tensor], {name: change(array) for name, array in given.items()})[0]
-                for change in (np.asarray, partial(nudged, random=np.random.default_rng(0)))
-            )
+            for name in known.keys() & names:
+                kind = ir.tensor_type(self._tensors[name]).dtype if name in self._tensors else None
+                given[name] = known[name].astype(dtypes.to_numpy(kind)) if kind else known[name]
+            for change in (np.asarray, partial(nudged, random=np.random.default_rng(0))):
+                results += session.run([item.tensor], {name: change(array) for name, array in given.items()})
         except Exception:  # without a session, or those of ONNX Runtime, which have no common class
             return False
-        return largest_difference(plain, truth) <= max(item.tolerance, _AS_MUCH * largest_difference(plain, moved))
+        off, moved = largest_difference(results[0], truth), largest_difference(*results)
+        return bool(np.isfinite(off)) and off <= max(item.tolerance, _AS_MUCH * moved)
 
     def _by_scores(self, item: Difference, chosen: Decision, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
         exact = seen[0]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from string import Template
 from types import MappingProxyType
 
@@ -19,10 +18,9 @@ from mlfc.support import dtypes
 from mlfc.support.c_names import HEADERS, sanitize, unique
 from mlfc.support.dims import Dim
 from mlfc.tir import ir
-from mlfc.tir.bounds import Ranges
 from mlfc.tir.extents import as_index, bind_names, named_extents, variable
 from mlfc.tir.forms import C_FORMS
-from mlfc.tir.independence import Independence, of_function
+from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.parameters import Parameter, SharedFunction
@@ -129,27 +127,21 @@ class _FunctionPrinter(StatementPrinter):
         parallel: str = "",
         compact: bool = False,
         named: Mapping[Dim, tuple[Var, Expr]] = MappingProxyType({}),
-        ranges: Ranges | None = None,
+        whole: _FunctionPrinter | None = None,
     ) -> None:
-        super().__init__(prim.body, _RESERVED, prim.name, ranges)
+        super().__init__(prim.body, _RESERVED, prim.name, None if whole is None else whole._ranges)
         self._prim = prim
         self._aliased = aliased.union(prim.inplace)
         self._name = name
         self._values = values
         self._read: set[int] = set()
         self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges, named=named)
-        if ranges is None:
+        if whole is None:
+            self._independence = of_function(prim, aliased)
+            self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
             self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._parts: list[str] = []
         self._mark, self._parallel_for, self._compact = mark, parallel, compact
-
-    @cached_property
-    def _independence(self) -> Independence:
-        return of_function(self._prim, self._aliased)
-
-    @cached_property
-    def _words(self) -> set[int]:
-        return {var for name in C_FORMS for var in C_FORMS.get(name).words(self._prim.body)}
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -355,7 +347,7 @@ class _PartPrinter(_FunctionPrinter):
 
     def __init__(self, whole: _FunctionPrinter, part: ParallelPart) -> None:
         prim = replace(whole._prim, body=part.stmt.body)
-        super().__init__(prim, part.name, frozenset(), ranges=whole._ranges)
+        super().__init__(prim, part.name, frozenset(), whole=whole)
         self._part, self._whole, self._compact = part, whole, whole._compact
         self._aliased, self._independence, self._words = whole._aliased, whole._independence, whole._words
 

@@ -7,7 +7,7 @@ it treats ``i % 8`` as a 3-bit counter, and drops the overflow check although th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from mlfc.support import dtypes
@@ -69,7 +69,7 @@ class Independence:
         self._local_is_own = local_is_own
         self._body = body
         self._cache: dict[tuple[int, frozenset[Buffer]], bool] = {}
-        self._accesses: dict[Stmt, tuple[_Access, ...]] = {}  # of statements, which are in several loops
+        self.accesses = cache(_accesses)  # of statements, which are in several loops
         with self.ranges.scope():  # keep the ranges of variables, discard conditions
             for stmt in walk(body):
                 self.ranges.enter(stmt)
@@ -99,13 +99,6 @@ class Independence:
     @cached_property
     def _wrapping(self) -> set[int]:
         return _wrapping(self._body)
-
-    def accesses(self, stmt: Stmt) -> tuple[_Access, ...]:
-        """Return the accesses of a statement itself, without those below it."""
-        known = self._accesses.get(stmt)
-        if known is None:
-            known = self._accesses[stmt] = tuple(_accesses(stmt))
-        return known
 
     def _independent(self, loop: ir.For, private: frozenset[Buffer]) -> bool:
         stmts = list(walk(loop.body))
@@ -236,12 +229,12 @@ def accessed(stmt: Stmt) -> Iterator[Buffer]:
     yield from (node.buffer for node in own_nodes(stmt) if isinstance(node, ir.Load))
 
 
-def _accesses(stmt: Stmt) -> Iterator[_Access]:
+def _accesses(stmt: Stmt) -> list[_Access]:
+    loads = [node for node in own_nodes(stmt) if isinstance(node, ir.Load)]
+    found = [_Access(node.buffer, node.indices, dtypes.lanes(node.dtype)) for node in loads]
     if isinstance(stmt, ir.Store):
-        yield _Access(stmt.buffer, stmt.indices, dtypes.lanes(stmt.value.dtype))
-    for node in own_nodes(stmt):
-        if isinstance(node, ir.Load):
-            yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))
+        found.insert(0, _Access(stmt.buffer, stmt.indices, dtypes.lanes(stmt.value.dtype)))
+    return found
 
 
 def _wrapping(body: Stmt) -> set[int]:

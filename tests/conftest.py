@@ -107,9 +107,10 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect in one worker after the other, so that only the first one compiles the modules of tests to bytecode."""
+    """Collect in one worker after the other where the first one compiles the modules of tests to bytecode."""
     with Path(__file__).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if not Path(__file__).with_name("unit").joinpath("__pycache__").exists():  # the folder that comes last
+            fcntl.flock(file, fcntl.LOCK_EX)
         return (yield)
 
 

@@ -28,6 +28,8 @@ from mlfc.runtime.tensor.c_abi import Described, to_capsule
 from mlfc.runtime.tensor.ndarray import array
 from tests.native.cuda_on_host import host_code
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 IS_STAND_IN = "MLFC_CUDA_STAND_IN" in os.environ
 
 # sums of the rows of a matrix, each by one group in a tree

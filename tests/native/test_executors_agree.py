@@ -129,22 +129,21 @@ def alone(name: str, executor: str) -> Factory:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    factories = [alone(name, executor) for name in CASES for executor in EXECUTORS]
-    return extracted(factories, tmp_path_factory.mktemp("agree"), test_vectors=1)
+def factories() -> dict[str, Factory]:
+    return {f"{name}_{executor}": alone(name, executor) for name in CASES for executor in EXECUTORS}
 
 
 @pytest.fixture(scope="module")
-def archive(folder: Path) -> Path:
-    return folder.parent / "archive.tar"
+def folder(factories: dict[str, Factory], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return extracted([*factories.values()], tmp_path_factory.mktemp("agree"), test_vectors=1)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_give_the_same_bits_and_the_right_ones(name: str, archive: Path) -> None:
+def test_both_give_the_same_bits_and_the_right_ones(name: str, factories: dict[str, Factory]) -> None:
     case = CASES[name]
     session = onnxruntime.InferenceSession(case.model(), providers=["CPUExecutionProvider"])
     expected = dict(zip(case.outputs.split(), session.run(None, dict(case.inputs)), strict=True))
-    aot, graph = (mlfc.load(archive, f"{name}_{executor}").run(dict(case.inputs)) for executor in EXECUTORS)
+    aot, graph = (factories[f"{name}_{executor}"].runtime.run(dict(case.inputs)) for executor in EXECUTORS)
     assert list(aot) == list(graph) == list(expected)
     for output, right in expected.items():
         assert aot[output].dtype == graph[output].dtype == right.dtype

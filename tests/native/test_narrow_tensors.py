@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 import mlfc
 from mlfc.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 X = np.asarray([[1, -2, 3.7], [7, -8, 0]], np.float32)
 CODES = np.asarray([1, -2, 7], ml_dtypes.int4)
 

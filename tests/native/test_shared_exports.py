@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import mlfc
 from mlfc.archive import object_files
@@ -14,6 +15,8 @@ from mlfc.library.export import export_library
 from mlfc.runtime import GraphExecutor, cpu
 from tests.conftest import need
 from tests.native.extracted import imported
+
+pytestmark = pytest.mark.usefixtures("quick_builds")
 
 
 def test_a_library_of_both_executors_computes_the_same(models: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import mlfc
 from mlfc.errors import LimitError, OptionError, UnsupportedError
 from mlfc.specializing import SpecializingModel
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 
 def _model(path: Path) -> Path:
     """Write a dense layer and a tanh with a dynamic batch dimension."""

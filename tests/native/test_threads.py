@@ -65,7 +65,7 @@ def _assert_same_bits(model: Any, inputs: Any) -> None:
     assert count_launches() > before
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 @pytest.mark.parametrize(("family", "target"), [("nn", "c"), ("nn", "llvm"), ("indexing", "llvm"), ("pool", "c")])
 def test_operators(family: str, target: str) -> None:
     module, inputs = module_of(FAMILIES[family]())
@@ -138,7 +138,7 @@ _random_order = Random(3)
 _any_order = threads._ThreadPool(run=ctypes.cast(_run_in_any_order, ctypes.c_void_p).value)
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_bits_are_those_of_code_without_threads(target: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that outlined loops, run in any ranges, are contracted as in one function and share no scratch."""

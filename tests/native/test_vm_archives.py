@@ -23,6 +23,8 @@ from tests.open_models import looping
 from tests.unit.test_archive import rewritten
 from tests.vm_models import expected, two_layers
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 DESCRIPTION = "executor-config/vm/net.vm"
 
 

@@ -52,9 +52,18 @@ def test_what_is_made_of_other_text_is_built(tmp_path: Path, change: dict[str, s
     assert make(tmp_path / "two", **change)[0]
 
 
-def test_other_flags_build_again(tmp_path: Path) -> None:
-    make(tmp_path / "one")
-    assert make(tmp_path / "two", "CFLAGS=-O1")[0]
+@pytest.mark.parametrize(
+    ("before", "after", "builds"),
+    [
+        ("", "-O1", True), ("-O0 -O1", "-O1", False), ("-O1 -O0", "-O1", True),
+        ("", "-DMLFC_B", False), ("", "-DMLFC_A=2", True), ("", "-DB", True),
+    ],
+)  # fmt: skip
+def test_other_flags_build_again(before: str, after: str, builds: bool, tmp_path: Path) -> None:
+    """Only the last optimization level counts, and only macros of mlfc that the source names."""
+    source = f"{SOURCE}#ifdef MLFC_A\nint c = MLFC_A;\n#endif\n"
+    make(tmp_path / "one", f"CFLAGS={before}", source=source)
+    assert make(tmp_path / "two", f"CFLAGS={after}", source=source)[0] is builds
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import session_cache
+from tests.conftest import need
 
 
 @pytest.fixture
@@ -68,3 +69,24 @@ def test_builders_may_race(made: list[str], tmp_path: Path) -> None:
             assert result.returncode == 0
     assert {(tmp_path / f"race{name}" / "out" / "elf").read_text() for name in range(8)} == {"a"}
     assert not list((tmp_path / "built").glob("partial-*"))
+
+
+def test_headers_that_a_source_does_not_include_are_not_part_of_its_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "built").mkdir()
+    monkeypatch.setattr(session_cache, "_FOLDER", [tmp_path / "built"])
+    compiled: list[str] = []
+
+    def real(command: list[str], folder: Path) -> None:
+        compiled.append(folder.name)
+        (folder / command[-1]).write_text(folder.name)
+
+    for name, used, other in (("first", "1", "1"), ("second", "1", "2"), ("third", "2", "2")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, text in {"a.c": '#include "used.h"\n', "used.h": used, "other.h": other}.items():
+            (folder / file).write_text(text)
+        session_cache._tool(real)([need("cc", "gcc"), "-I.", "-c", "a.c", "-o", "a.c.o"], folder)
+        assert (folder / "a.c.o").read_text() == compiled[-1]
+    assert compiled == ["first", "third"]

@@ -123,9 +123,9 @@ def onnx_shape(shape: Shape) -> list[int | None]:
 
 
 def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
-    kind = relay.tensor_type(expr)
     from onnx import helper
 
+    kind = relay.tensor_type(expr)
     element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
     return helper.make_tensor_value_info(name, element, onnx_shape(kind.shape))
 

@@ -24,6 +24,7 @@ from mlfc.library import toolchain
 from mlfc.micro.run import firmware_build
 
 _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b[ \t]*(.*)$", re.MULTILINE)
+_HAS_INCLUDE = re.compile(rb'__has_include\(([<"][^>"]+[>"])\)')
 _NAME = re.compile(rb'[<"]([^>"]+)[>"]')
 # debug information and coverage contain the folder; assemblers read more files than sources include
 _ELSEWHERE = re.compile(r"^(-g[1-9]?|-ggdb.*|--coverage|@.*)$")
@@ -175,7 +176,7 @@ def _included(source: Path, places: Sequence[Path]) -> dict[Path, bytes] | None:
         found[path] = data = path.read_bytes()
         if b"incbin" in data or b"__DATE__" in data:
             return None
-        for included in _INCLUDE.findall(data):
+        for included in (*_INCLUDE.findall(data), *_HAS_INCLUDE.findall(data)):
             name = _NAME.match(included)
             if name is None:
                 return None

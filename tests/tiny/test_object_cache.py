@@ -76,6 +76,13 @@ def test_what_may_differ_all_the_same_is_not_kept(tmp_path: Path, source: str, f
         assert make(tmp_path / name, f"CFLAGS={flags}", source=source)[0]
 
 
+def test_a_header_that_a_source_only_looks_for_counts(tmp_path: Path) -> None:
+    sources = [f"#if __has_include(<{name}.h>)\nint a;\n#endif\n" for name in ("a", "b")]
+    for name, source in zip(("one", "two"), sources, strict=True):
+        assert make(tmp_path / name, source=source)[0]
+    assert make(tmp_path / "three", source=sources[0], header="#define A 2\n")[0]
+
+
 def test_a_model_alone_is_made_of_the_objects_of_its_firmware(tmp_path: Path) -> None:
     """Use the object at another place in the folder, and only with the same flags."""
     compiler = need("cc", "gcc")

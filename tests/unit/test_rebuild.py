@@ -258,11 +258,6 @@ def test_a_changed_source_is_refused(tmp_path: Path, member: str) -> None:
         rebuild(path)
 
 
-def test_an_archive_of_tvm_says_what_it_lacks(shared: Path) -> None:
-    with pytest.raises(ArchiveError, match=r"lacks the weights v_param_1.*cannot be compiled again"):
-        rebuild(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz")
-
-
 @pytest.mark.parametrize(
     "options",
     [

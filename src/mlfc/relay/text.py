@@ -21,7 +21,6 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlfc.relay.op import OPERATORS, REQUIRED, Operator, Trait
 from mlfc.relay.text_literals import ANY, BOUNDS, SECTION, attribute_text, metadata_text, scalar_text, unique_names
-from mlfc.relay.text_parser import parse
 from mlfc.relay.text_source import VERSION, Origin, Source, facts_text, origin_text
 from mlfc.relay.visitor import children, post_order
 from mlfc.support import dims
@@ -86,6 +85,8 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
     `constants`: the values of ``meta[relay.Constant][i]`` in a text without a metadata section.
     Raises TextError, with file, line and column, the line itself with a caret, and the expected tokens.
     """
+    from mlfc.relay.text_parser import parse  # only here, as its parser takes long to import
+
     return parse(Source(text, file), constants or ())
 
 

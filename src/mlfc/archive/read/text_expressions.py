@@ -16,7 +16,7 @@ from lark import Token, Tree
 
 from mlfc.errors import ArchiveError
 from mlfc.relay.text_literals import number_value
-from mlfc.relay.text_tree import tree_of, trees
+from mlfc.relay.text_types import tree_of, trees
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Node: TypeAlias = "Tree[Token]"

@@ -29,7 +29,7 @@ from mlfc.errors import InputError, MlfcError, RunError
 from mlfc.library.toolchain import find_compiler
 from mlfc.objfile.head import read_head
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.verify.inputs import told_of_values
+from mlfc.verify.inputs import naming_inputs
 from tests.conftest import WATCHDOG
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
@@ -523,7 +523,7 @@ def test_inputs_that_decide_loops_are_named(tmp_path: Path) -> None:
 def test_failures_with_generated_values_name_them(tmp_path: Path, kind: type[MlfcError]) -> None:
     path, infos = branching(tmp_path / "net.onnx"), [TensorInfo("x", (8,), "float32"), TensorInfo("sr", (), "int64")]
     for is_generated in (True, False):
-        with pytest.raises(kind) as failed, told_of_values(path, infos, is_generated=is_generated):
+        with pytest.raises(kind) as failed, naming_inputs(path, infos, is_generated=is_generated):
             raise kind("the model reported failure", place="mps2-an386")
         assert failed.value.place == f"{path}: mps2-an386"
         assert (failed.value.next_step or "").endswith("--inputs FILE.npz or --value sr=...") == is_generated

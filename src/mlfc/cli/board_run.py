@@ -55,9 +55,9 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
             factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
             firmware = emulated_factory(factory, board, profile=options.is_profiled)
     sizes = input_sizes(firmware, artifact, fixed)
-    from mlfc.verify.inputs import told_of_values
+    from mlfc.verify.inputs import naming_inputs
 
-    with told_of_values(artifact, firmware.inputs, is_generated=options.inputs is None):
+    with naming_inputs(artifact, firmware.inputs, is_generated=options.inputs is None):
         run_firmware(
             firmware,
             [("", options.only_set(firmware, *sizes))] if options.is_profiled else options.sets(firmware, *sizes),

@@ -209,7 +209,7 @@ def run_model(
 def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Time every operator on this machine."""
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
-    from mlfc.verify.inputs import told_of_values
+    from mlfc.verify.inputs import naming_inputs
 
     profiled: ProfiledModule | GraphModule | ProfiledVm
     with stage(f"loading {artifact}"):
@@ -220,7 +220,7 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
             profiled = profiled_factory(factory, devices)
         _limit(profiled, options.limits)
     given = options.only_set(profiled, *input_sizes(profiled, artifact, fixed))
-    with told_of_values(artifact, profiled.inputs, is_generated=options.inputs is None):
+    with naming_inputs(artifact, profiled.inputs, is_generated=options.inputs is None):
         measured = profiled.profile(given, options.runs)
     peaks = known_peaks(devices)
     write_profile(options.profile_html, options.trace, artifact.name, measured, peaks)
@@ -231,7 +231,7 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
 def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Run on this machine."""
     from mlfc.runtime.tensor.npz import read_npz, write_npz
-    from mlfc.verify.inputs import told_of_values
+    from mlfc.verify.inputs import naming_inputs
 
     with stage(f"loading {artifact}"):
         compiled, elements = _load(artifact, options, fixed, devices)
@@ -249,7 +249,7 @@ def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Seque
         sets = options.sets(compiled, *sizes)
     else:
         sets = [("repeated", options.only_set(compiled, *sizes))]
-    with told_of_values(artifact, compiled.inputs, is_generated=options.inputs is None):
+    with naming_inputs(artifact, compiled.inputs, is_generated=options.inputs is None):
         runs, times = _timed(compiled, sets, options.runs, artifact)
     if options.state_out is not None:
         write_npz(options.state_out, dict(compiled.state))

@@ -172,8 +172,8 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
             typer.echo(f"{shortened(item.tensor)}: {item.note}")
     if count := sum(item.excuse == "confirmed" for item in result.layers):
         typer.echo(
-            f"nearer to float64: {count} layers differ from {result.reference}, but its nodes alone compute them as the"
-            " model in float64 does"
+            f"{count} layers differ from {result.reference} and are nearer to float64; from float64's inputs, "
+            f"{result.reference} computes the same"
         )
     if result.refused:
         typer.echo(

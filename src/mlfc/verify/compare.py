@@ -42,10 +42,10 @@ from mlfc.verify.inputs import (
     Asked,
     element_shapes,
     made_up_sets,
+    naming_inputs,
     pairs,
     read_sets,
     sample_inputs,
-    told_of_values,
     unlike,
 )
 from mlfc.verify.judge import Judge, Subject
@@ -391,7 +391,7 @@ def _compared(
         compiled = WholeSequence(compiled, [given for _, given in sets])
     comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, asked.progress, names)
     comparing.is_drawn = asked.inputs is None
-    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+    with naming_inputs(path, compiled.inputs, is_generated=asked.inputs is None):
         found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
     return Comparison(title, count, tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
@@ -457,7 +457,7 @@ def _compared_on_board(
     if factory.program.states:
         compiled.prepare([given for _, given in sets])
     beside = BesideHost(reference, compiled, known)
-    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+    with naming_inputs(path, compiled.inputs, is_generated=asked.inputs is None):
         found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
     named = tuple(compiled.described(item) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)

@@ -158,7 +158,7 @@ def read_labels(path: Path, count: int | None = None) -> Array:
 
 
 @contextmanager
-def told_of_values(path: Path, infos: Sequence[TensorInfo], *, is_generated: bool) -> Iterator[None]:
+def naming_inputs(path: Path, infos: Sequence[TensorInfo], *, is_generated: bool) -> Iterator[None]:
     """Add the file to the error of a run that rejects its inputs, and the generated inputs that may be settings."""
     try:
         yield

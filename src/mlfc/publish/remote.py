@@ -278,8 +278,9 @@ class RemoteStore:
         try:
             first = parse_json(answer.content[:MAX_DOCUMENT], "")["errors"][0]
             said = shortened(" ".join(str(first.get("message") or first.get("code")).split()), _SHOWN_TEXT)
+            code = first.get("code")
         except (ArchiveError, KeyError, IndexError, TypeError, AttributeError):
-            said = ""
+            said, code = "", None
         text = f": {said}" if said else ""
         host = self.reference.host
         if status == 401:
@@ -291,7 +292,8 @@ class RemoteStore:
         cause = f"the registry answers {status} to {answer.request.method}{text}"
         if status == 429:
             cause = f"the registry limits the rate of requests (429){text}"
-        if status not in TRANSIENT:
+        # a registry may read a link that a concurrent push is writing, and then reject a right digest
+        if status not in TRANSIENT and code != "DIGEST_INVALID":
             return self._fault(cause, "Try again later")
         error = TransientError(cause, place=str(self.reference), next_step="Try again later")
         error.pause = retry_after(answer.headers.get("Retry-After"))

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from mlfc.errors import OutputError, ToolchainError
+from mlfc.library import toolchain
+from mlfc.library.build import runtime_code
 from mlfc.library.cache import cache_folder
-from mlfc.library.toolchain import compile_cached, find_compiler
+from mlfc.library.toolchain import RUNTIME, compile_cached, find_compiler
 from tests.shared_library import compile_shared
 
 FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER; }\n',
@@ -61,6 +64,33 @@ def test_refused_code_names_the_line_and_leaves_nothing(own_cache: Path, tmp_pat
     with pytest.raises(ToolchainError):
         compile_shared({"broken.c": b"int f( {\n"}, tmp_path / "x.so")
     assert not (tmp_path / "x.so").exists()
+
+
+def test_the_runtime_is_compiled_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    real = toolchain.run_tool
+
+    def counted(command: Sequence[str], folder: Path) -> None:
+        compiled.extend(word for word in command if word.endswith(".c"))
+        real(command, folder)
+
+    monkeypatch.setattr(toolchain, "run_tool", counted)
+    call = b"#include <tvm/runtime/c_runtime_api.h>\nint error(void) { return TVMGetLastError() == 0; }\n"
+    headers = {"include/tvm/runtime/c_runtime_api.h": b"const char *TVMGetLastError(void);\n#error"}
+    first, *others = (
+        {"src/model.c": call},
+        {"src/other.c": call + b"int other;\n"},
+        {"src/third.c": call.replace(b"#include", b"//"), **headers},  # would replace one of the runtime
+    )
+    toolchain.compile_cached({**first, **runtime_code([first]).files})
+    assert any(name.startswith(f"{RUNTIME}/") for name in compiled)
+    for files in others:
+        compiled.clear()
+        toolchain.compile_cached({**files, **runtime_code([first]).files})
+        assert compiled == [name for name in files if name.endswith(".c")]
+    compiled.clear()
+    toolchain.compile_cached({**first, **runtime_code([first]).files}, ("-O0",))
+    assert len(compiled) > 1
 
 
 @pytest.mark.parametrize("command", ["/nowhere/cc", "gcc '-O2"])

@@ -339,13 +339,17 @@ def compile_objects(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_data(path, data)
     places = sorted({str(PurePosixPath(name).parent) for name in files}) if includes is None else includes
-    found = [f"-I{place}" for place in places]
     sources = sorted(name for name in files if PurePosixPath(name).suffix in SOURCES)
 
     def compile_one(name: str) -> Path:
-        target = f"{name}.o"
-        own = (*(("-O1",) if name.startswith(f"{RUNTIME}/") else ()), *(own_flags or {}).get(name, ()))
-        run_tool([*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target], folder)
+        target, is_common = f"{name}.o", name.startswith(f"{RUNTIME}/")
+        own = (*(("-O1",) if is_common else ()), *(own_flags or {}).get(name, ()))
+        found = [f"-I{place}" for place in places if not is_common or place.startswith(f"{RUNTIME}/")]
+        command = [*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target]
+        if is_common:
+            _compile_common(files, command, chosen.version, folder)
+        else:
+            run_tool(command, folder)
         if done is not None:
             done(name)
         return folder / target
@@ -356,6 +360,20 @@ def compile_objects(
     with ThreadPoolExecutor(_JOBS) as pool:
         compiled = list(pool.map(compile_one, sources))
     return compiled + [folder / name for name in sorted(files) if PurePosixPath(name).suffix == OBJECT_SUFFIX]
+
+
+def _compile_common(files: Mapping[str, Data], command: Sequence[str], version: str, folder: Path) -> None:
+    """Compile a file of the runtime, or copy its object from the cache: libraries of all models have the same."""
+    *_, source, _, target = command
+    others = {name: data for name, data in files.items() if name.startswith(f"{RUNTIME}/")}
+    read = {name: data for name, data in others.items() if name == source or PurePosixPath(name).suffix not in SOURCES}
+    key = cache_key(read, (*command, version, processor_here()), {})
+    found = find_entry(key, OBJECT_SUFFIX)
+    if found is None:
+        run_tool(command, folder)
+        store_entry(key, OBJECT_SUFFIX, FileContent(folder / target))
+    else:
+        shutil.copyfile(found, folder / target)
 
 
 def run_tool(command: Sequence[str], folder: Path) -> None:

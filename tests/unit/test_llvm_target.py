@@ -74,6 +74,17 @@ def test_big_endian_processors_are_refused() -> None:
         machine_of(parse_target("llvm -mtriple=s390x-linux-gnu"))
 
 
+def test_names_for_this_machine_need_no_list_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(triple: str) -> None:
+        raise AssertionError(triple)
+
+    monkeypatch.setattr("mlfc.target.llvm._known", listed)
+    for text in ("llvm", "llvm -mcpu=native", str(parse_target("llvm -mcpu=native"))):
+        parse_target(text)
+    with pytest.raises(AssertionError):
+        parse_target("llvm -mtriple=aarch64-linux-gnu -mattr=+avxvnni")
+
+
 def test_native_is_a_level_that_every_reader_knows() -> None:
     target = parse_target("llvm -mcpu=native")
     assert target.mcpu != "native"

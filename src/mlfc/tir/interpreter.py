@@ -402,10 +402,18 @@ class _StatementMaker:
         buffer, dtype = stmt.buffer, stmt.value.dtype
         if dtypes.element(dtype) != dtypes.element(buffer.dtype):
             raise InternalError(f"tir: {dtype} is stored to {buffer.name} of {buffer.dtype}")
-        operands = compiled([*stmt.indices, stmt.value])
+        operands, shape = compiled([*stmt.indices, stmt.value]), buffer.shape
+        is_element = dtypes.lanes(dtype) == 1
 
         def store() -> None:
             *indices, value = operands(self._frame)
+            if is_element:  # the fast path of common stores
+                for place, extent in zip(indices, shape, strict=True):
+                    if place.ndim or not 0 <= int(place) < extent:
+                        break
+                else:
+                    self._memory[buffer][(*indices,)] = value
+                    return
             check_bounds(buffer, indices, dtype)
             self._memory[buffer][access_key(buffer, indices, dtype)] = value
 

@@ -130,7 +130,7 @@ def test_verify_compares_operators_inside_branches_and_loops(folder: Path) -> No
     values = {"x": X[0, :, 0], "flag": np.array(True), "n": np.array(3), "scale": np.float32(1.5)}
     np.savez("inputs.npz", **values)
     printed = succeeded("verify", "inside.onnx", "--op", "my_ops.py", "--inputs", "inputs.npz", cwd=folder)
-    assert "outputs against ONNX Runtime and NumPy, 1 sets of inputs" in printed
+    assert "outputs against ONNX Runtime and NumPy, 1 set of inputs" in printed
     (folder / "my_ops.py").write_text(FILES["my_ops.py"].replace("alpha * x)", "alpha + x)"))
     found = mlfc.verify("inside.onnx", operators=["my_ops.py"], inputs="inputs.npz")
     assert (found.reference, [item.is_within for item in found.outputs]) == ("ONNX Runtime and NumPy", [False] * 3)

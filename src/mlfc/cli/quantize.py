@@ -12,7 +12,7 @@ from mlfc.cli.options import Inputs, numbers
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 from mlfc.support.atomic import replaces_earlier
-from mlfc.support.text import model_title, printable
+from mlfc.support.text import model_title, printable, sets_of_inputs
 
 if TYPE_CHECKING:
     from mlfc.quantize.quantize import LayerError, QuantizedModel
@@ -128,7 +128,7 @@ def _report(found: QuantizedModel, as_json: bool, replaces: bool) -> None:
         )
     change = f"{found.bytes_before:,} -> {found.bytes_after:,} bytes"
     written = f"{found.path}, replacing the earlier one" if replaces else f"{found.path}"
-    typer.echo(printable(f"{written}: {change}, {found.samples} sets of inputs. Next: mlfc compile {found.path}"))
+    typer.echo(printable(f"{written}: {change}, {sets_of_inputs(found.samples)}. Next: mlfc compile {found.path}"))
 
 
 def _row(item: LayerError) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.options import BoardOptions, Fields, Inputs, given_options, target_option
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
-from mlfc.support.text import shortened
+from mlfc.support.text import sets_of_inputs, shortened
 from mlfc.verify.options import VerifyOptions
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     if as_json:
         print_json({**asdict(result), "is_within": result.is_within, **warnings})
         return
-    title = f"against {result.reference}, {result.samples} sets of inputs"
+    title = f"against {result.reference}, {sets_of_inputs(result.samples)}"
     tables = (("outputs", result.outputs), ("layers", result.layers), ("fused groups that differ", result.groups))
     for name, items in tables:
         if items:

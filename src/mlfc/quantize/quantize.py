@@ -28,13 +28,14 @@ from mlfc.support.dims import Dim
 from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import Array, TensorInfo
-from mlfc.support.text import Displayed, html_table
+from mlfc.support.text import Displayed, html_table, sets_of_inputs
 from mlfc.support.user_files import load_user_files
 from mlfc.support.version import __version__
 from mlfc.verify.difference import Accuracy, Labels
 from mlfc.verify.inputs import iter_sets, read_labels
 from mlfc.verify.media import ImageScaling
 from mlfc.verify.onnxruntime import OnnxRuntimeReference
+from mlfc.verify.staged import has_custom
 
 Sets = Sequence[Mapping[str, Array]]
 _SHOWN_PROBLEMS = 20
@@ -255,7 +256,7 @@ def quantize(
         say("reading the model")
         data = _onnx_bytes(model)
         place = "the model" if isinstance(data, bytes) else str(data)
-        infos, nodes = _examined(data, shapes, place)
+        infos, nodes, has_own = _examined(data, shapes, place)
         for name in exclude:
             if name not in nodes:
                 raise OptionError(unknown("node", name, nodes), place="exclude")
@@ -270,10 +271,10 @@ def quantize(
                     onnx.save(onnx.load(data), source)
             say("folding constants")
             with _named(place, "prepare"):
-                _prepare(source, prepared, activations, has_own=bool(operators))
-            say(f"calibrating with {len(sets)} sets of inputs")
+                _prepare(source, prepared, activations, has_own=has_own)
+            say(f"calibrating with {sets_of_inputs(len(sets))}")
             with _named(place, "quantize"):
-                _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
+                _quantize(prepared, made, sets, (method, activations, per_channel), exclude, has_own=has_own)
             say("comparing every layer")
             layers, outputs = _layer_errors(prepared, made, sets)
             accuracy = None
@@ -327,8 +328,8 @@ def _onnx_bytes(model: Model) -> bytes | Path:
 
 def _examined(
     model: bytes | Path, shapes: Mapping[str, Sequence[int]] | None, place: str
-) -> tuple[list[TensorInfo], list[str]]:
-    """Return the inputs of a model with static shapes, and the names of its nodes."""
+) -> tuple[list[TensorInfo], list[str], bool]:
+    """Return the inputs of a model with static shapes, its nodes' names, and whether one is of an own operator."""
     import onnx
 
     module, params = import_for_run(model, ImportOptions(shapes=shapes, dynamic=True))
@@ -340,7 +341,7 @@ def _examined(
             next_step="Compile it without quantization",
         )
     known = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
-    return infos, [node.name for node in known.graph.node if node.name]
+    return infos, [node.name for node in known.graph.node if node.name], has_custom(known)
 
 
 def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
@@ -398,7 +399,9 @@ def _quantizer() -> Any:
     return onnxruntime.quantization
 
 
-def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], exclude: Sequence[str]) -> None:
+def _quantize(
+    source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], exclude: Sequence[str], *, has_own: bool
+) -> None:
     quantization = _quantizer()
     method, activations, per_channel = how
     logger = logging.getLogger()
@@ -408,12 +411,10 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
     opens = base.create_inference_session
 
     def opened(calibrator: Any) -> None:
-        try:
-            opens(calibrator)
-        except Exception:  # own operators: those of ONNX Runtime have no common class
-            calibrator.infer_session = OnnxRuntimeReference(calibrator.augmented_model_path).session
+        calibrator.infer_session = OnnxRuntimeReference(calibrator.augmented_model_path).session
 
-    base.create_inference_session = opened
+    if has_own:
+        base.create_inference_session = opened
     try:
         quantization.quantize_static(
             str(source),

@@ -113,6 +113,11 @@ class Displayed:
         return html_table(type(self).__name__, (), list(self._facts().items()))
 
 
+def sets_of_inputs(count: int) -> str:
+    """Return a number of sets of inputs in words."""
+    return f"{count} {'set' if count == 1 else 'sets'} of inputs"
+
+
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as HTML with all text escaped; an empty `header` omits the header row."""
     head = "".join(f"<th>{escape(text)}</th>" for text in header)

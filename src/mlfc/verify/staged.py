@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -94,8 +95,13 @@ class StagedSession:
 def staged(model: str | bytes, opened: Callable[[bytes], Any]) -> StagedSession | None:
     """Return a session for a file or serialized model with custom operators; None for another model."""
     loaded = onnx.load(model) if isinstance(model, str) else onnx.ModelProto.FromString(model)
-    every = [*loaded.graph.node, *(node for function in loaded.functions for node in function.node)]
-    return StagedSession(loaded, opened) if any(map(_is_custom, every)) else None
+    return StagedSession(loaded, opened) if has_custom(loaded) else None
+
+
+def has_custom(model: onnx.ModelProto) -> bool:
+    """Return whether a model contains a custom operator."""
+    nodes = chain(model.graph.node, *(function.node for function in model.functions))
+    return any(map(_is_custom, nodes))
 
 
 def node_session(

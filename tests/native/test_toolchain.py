@@ -66,7 +66,7 @@ def test_refused_code_names_the_line_and_leaves_nothing(own_cache: Path, tmp_pat
     assert not (tmp_path / "x.so").exists()
 
 
-def test_the_runtime_is_compiled_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_is_compiled_once_for_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     real = toolchain.run_tool
 
@@ -88,9 +88,13 @@ def test_the_runtime_is_compiled_once_for_all_models(monkeypatch: pytest.MonkeyP
         compiled.clear()
         toolchain.compile_cached({**files, **runtime_code([first]).files})
         assert compiled == [name for name in files if name.endswith(".c")]
-    compiled.clear()
-    toolchain.compile_cached({**first, **runtime_code([first]).files}, ("-O0",))
-    assert len(compiled) > 1
+    # other options, and options that may name files
+    (tmp_path / "given.h").touch()
+    included = ("-include", str(tmp_path / "given.h"))
+    for flags, files in ((("-O0",), first), (included, first), (included, others[0])):
+        compiled.clear()
+        toolchain.compile_cached({**files, **runtime_code([first]).files}, flags)
+        assert len(compiled) > 1
 
 
 @pytest.mark.parametrize("command", ["/nowhere/cc", "gcc '-O2"])

@@ -55,6 +55,8 @@ FLAGS = (
     # dynamic models report their kernels' calls to callers that profile them
     "-DMLFC_LIBRARY",
 )
+# options that name no file, whose content the keys of cached objects would have to contain
+_OF_COMMAND = ("-D", "-O", "-m")
 NATIVE = "-mcpu=native" if host_arch() == "aarch64" else "-march=native"
 """Flag for libraries that run on the machine that builds them."""
 
@@ -346,7 +348,7 @@ def compile_objects(
         own = (*(("-O1",) if is_common else ()), *(own_flags or {}).get(name, ()))
         found = [f"-I{place}" for place in places if not is_common or place.startswith(f"{RUNTIME}/")]
         command = [*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target]
-        if is_common:
+        if is_common and all(flag.startswith(_OF_COMMAND) for flag in flags):
             _compile_common(files, command, chosen.version, folder)
         else:
             run_tool(command, folder)
@@ -369,11 +371,12 @@ def _compile_common(files: Mapping[str, Data], command: Sequence[str], version: 
     read = {name: data for name, data in others.items() if name == source or PurePosixPath(name).suffix not in SOURCES}
     key = cache_key(read, (*command, version, processor_here()), {})
     found = find_entry(key, OBJECT_SUFFIX)
-    if found is None:
-        run_tool(command, folder)
-        store_entry(key, OBJECT_SUFFIX, FileContent(folder / target))
-    else:
+    if found is not None:
         shutil.copyfile(found, folder / target)
+        return
+    run_tool(command, folder)
+    with suppress(OutputError):  # a full disk
+        store_entry(key, OBJECT_SUFFIX, FileContent(folder / target))
 
 
 def run_tool(command: Sequence[str], folder: Path) -> None:

@@ -18,6 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import mlfc
 from mlfc.frontend.onnx import import_onnx
 from mlfc.relay import ir
 from mlfc.target.features import Features
@@ -29,7 +30,7 @@ Array = npt.NDArray[Any]
 INF, NAN = np.inf, np.nan
 
 
-def run(
+def model_of(
     operator: str,
     inputs: Mapping[str, Array | None],
     *,
@@ -37,8 +38,8 @@ def run(
     outputs: int = 1,
     opset: int = 19,
     **attrs: Any,
-) -> list[Array]:
-    """Return the outputs of a model of one node; `known` inputs are initializers, None ones are omitted."""
+) -> tuple[bytes, dict[str, Array]]:
+    """Return a model of one node and its inputs; `known` inputs are initializers, None ones are omitted."""
     given = {name: array for name, array in inputs.items() if array is not None}
     names = [name if name in given else "" for name in inputs]
     free = {name: array for name, array in given.items() if name not in known}
@@ -49,8 +50,13 @@ def run(
         [onnx.ValueInfoProto(name=f"y{index}") for index in range(outputs)],
         [numpy_helper.from_array(given[name], name) for name in known],
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    module, params = import_onnx(model.SerializeToString(), "one")
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString(), free
+
+
+def run(operator: str, inputs: Mapping[str, Array | None], **options: Any) -> list[Array]:
+    """Return the outputs of the model that `model_of` returns."""
+    model, free = model_of(operator, inputs, **options)
+    module, params = import_onnx(model, "one")
     return run_main(module, {**params, **free})
 
 
@@ -194,6 +200,44 @@ def test_squares_of_float16_do_not_overflow() -> None:
         (found,) = run(operator, {"x": x[None] if operator == "LpPool" else x}, opset=opset, **attrs)
         assert found.dtype == np.float16
         np.testing.assert_array_equal(found.reshape(-1), np.asarray(wanted, np.float16))
+
+
+HALF = np.random.default_rng(5).normal(scale=300, size=(2, 4, 6)).astype(np.float16)
+FOUR = np.asarray([0.5, -1, 2, 0.25], np.float16)
+SIX = np.arange(1, 7).astype(np.float16)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attrs"),
+    [
+        ("RMSNormalization", [HALF, SIX], {}),
+        ("RMSNormalization", [HALF * 0, SIX], {"epsilon": 1e-12}),
+        ("SimplifiedLayerNormalization", [HALF, SIX], {}),
+        ("MeanVarianceNormalization", [HALF[None]], {}),
+        ("BatchNormalization", [HALF, FOUR, FOUR, FOUR, np.zeros_like(FOUR)], {"epsilon": 1e-8}),
+        ("BatchNormalization", [HALF, FOUR, FOUR, FOUR, FOUR], {"training_mode": 1}),
+        ("Mean", [HALF * 100, HALF * 100, HALF * 100], {}),
+        ("Gemm", [HALF[0], HALF[1].T, SIX[:4]], {"alpha": 0.125, "beta": 0.5}),
+        ("Gemm", [HALF[0] * 0, HALF[1].T, SIX[:4]], {"alpha": 1e5}),
+        ("HardSigmoid", [HALF * 0], {"alpha": 1e6, "beta": 0.25}),
+        ("Celu", [HALF], {"alpha": 1e5}),
+        ("Selu", [HALF * 0 - 1], {"alpha": 1e6, "gamma": 1e-6}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_float16_is_rounded_once_where_a_step_may_overflow(
+    operator: str, inputs: list[Array], attrs: dict[str, Any]
+) -> None:
+    """Compare with float32, in which ONNX defines the steps, and ONNX Runtime and its tools compute them."""
+    results = []
+    for dtype in (np.float16, np.float32):
+        given = {f"x{index}": array.astype(dtype) for index, array in enumerate(inputs)}
+        model, free = model_of(operator, given, outputs=3 if "training_mode" in attrs else 1, opset=23, **attrs)
+        results.append(mlfc.compile(model, "llvm").run(free).values())
+    for half, single in zip(*results, strict=True):
+        assert half.dtype == np.float16
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(half, single.astype(np.float16), rtol=3e-3, atol=1e-3)
 
 
 def test_antialiased_integers_round_after_each_axis_and_saturate() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlfc.frontend.common import gelu
 from mlfc.frontend.onnx.draws import dropped
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, exceeds_halves, is_float, shape_of, wide
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Expr
@@ -60,7 +60,8 @@ def _bit_cast(node: Node) -> Expr:
 
 @importer("Mean")
 def _mean(node: Node) -> Expr:
-    return node.call("divide", _folded("add", node), len(node.inputs))
+    total = reduce(partial(node.call, "add"), [wide(node, each) for each in node.all_inputs()])
+    return node.cast(node.call("divide", total, len(node.inputs)), node.dtype(0))
 
 
 @importer("Reciprocal")
@@ -273,9 +274,14 @@ _MICROSOFT_FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
 }
 
 
+def _applied(node: Node, function: Callable[[Node, Expr], Expr]) -> Expr:
+    x = node.input(0)
+    return node.cast(function(node, wide(node, x)), dtype_of(x)) if exceeds_halves(node) else function(node, x)
+
+
 for _domain, _functions in (("", _FUNCTIONS), (MICROSOFT, _MICROSOFT_FUNCTIONS)):
     for _name, _function in _functions.items():
-        importer(_name, domain=_domain)(lambda node, function=_function: function(node, node.input(0)))
+        importer(_name, domain=_domain)(lambda node, function=_function: _applied(node, function))
 
 
 @importer("Gelu")

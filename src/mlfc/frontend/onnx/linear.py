@@ -8,11 +8,12 @@ from math import prod
 
 import numpy as np
 
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.ops.rules import broadcast_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr
+from mlfc.support import dtypes
 from mlfc.support.dims import is_static
 
 
@@ -94,14 +95,16 @@ def _gemm(node: Node) -> Expr:
         a = node.transpose(a, (1, 0))
     weight = b if node.integer("transB", 0) else _transposed_weight(node, b)
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
-    result = node.call("nn.dense", a, weight, units=shape_of(weight)[0])
-    dtype = dtype_of(result)
-    # real factors of integers: the sum is computed in float64 and truncated
-    wide = dtype if is_float(result) or alpha == beta == 1.0 else "float64"
-    result = _times(node, node.cast(result, wide), alpha)
+    dtype = kind = dtype_of(a)
+    if not alpha == beta == 1.0:
+        # 16-bit floats overflow before they are scaled; the scaled sum of integers is truncated
+        kind = "float32" if dtype in dtypes.HALVES else dtype if dtypes.is_float(dtype) else "float64"
+    out_dtype = "float32" if dtype in dtypes.HALVES and kind != dtype else None
+    result = node.call("nn.dense", a, weight, units=shape_of(weight)[0], out_dtype=out_dtype)
+    result = _times(node, node.cast(result, kind), alpha)
     if not node.has(2) or beta == 0.0:
         return node.cast(result, dtype)
-    addend = _times(node, node.cast(node.input(2), wide), beta)
+    addend = _times(node, node.cast(node.input(2), kind), beta)
     units = shape_of(result)[-1]
     if shape_of(addend) in ((units,), (1, units)):
         return node.cast(node.call("nn.bias_add", result, node.reshape(addend, (units,)), axis=1), dtype)

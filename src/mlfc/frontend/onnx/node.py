@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -465,6 +465,13 @@ def is_float(expr: Expr) -> bool:
 def int64(node: Node, value: Any) -> Expr:
     """Return integers or dimension expressions as an int64 tensor."""
     return node.constant(value, "int64")
+
+
+def exceeds_halves(node: Node) -> bool:
+    """Return whether a real attribute is infinite or 0 as float16, so that the operator is computed in float32."""
+    reals = [value for value in node.attributes.values() if isinstance(value, float)]
+    with np.errstate(over="ignore"):
+        return any(value and not 0.0 < abs(np.float16(value)) < inf for value in reals)
 
 
 def wide(node: Node, expr: Expr) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
+from mlfc.frontend.onnx.node import Node, dtype_of, exceeds_halves, shape_of, wide
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr, TupleGetItem
 
@@ -27,8 +27,10 @@ def _batch_normalization(node: Node) -> Expr | list[Expr]:
         arguments = [
             node.reshape(value, (count,) if index else (shape[0], count)) for index, value in enumerate(arguments)
         ]
+    if exceeds_halves(node):
+        arguments = [wide(node, value) for value in arguments]
     result = TupleGetItem(node.call("nn.batch_norm", *arguments, axis=1, epsilon=epsilon), 0)
-    return node.reshape(result, shape) if per_element else result
+    return node.cast(node.reshape(result, shape) if per_element else result, node.dtype(0))
 
 
 def _batch_statistics(node: Node) -> list[Expr]:
@@ -48,9 +50,10 @@ def _batch_statistics(node: Node) -> list[Expr]:
     y = node.call("add", node.call("multiply", slope, node.call("divide", centred, deviation)), offset)
     kept = []
     for old, new in zip(running, (mean, variance), strict=True):
-        flat = node.cast(node.reshape(new, column[1:2]), dtype_of(old))
-        before = node.call("multiply", old, momentum)
-        kept.append(node.call("add", before, node.call("multiply", flat, 1.0 - momentum)))
+        kind = dtype_of(old) if dtype_of(old) == "float64" else dtype_of(wide)
+        flat = node.call("multiply", node.cast(node.reshape(new, column[1:2]), kind), 1.0 - momentum)
+        before = node.call("multiply", node.cast(old, kind), momentum)
+        kept.append(node.cast(node.call("add", before, flat), dtype_of(old)))
     return [node.cast(y, dtype_of(x)), *kept]
 
 
@@ -128,11 +131,13 @@ def _rms_normalization(node: Node) -> Expr:
 
 
 def _rms_norm(node: Node, x: Expr, axes: Sequence[int], scale: Expr, epsilon: float) -> Expr:
-    return node.call("multiply", node.call("divide", x, _deviation(node, x, axes, epsilon)), scale)
+    precise = wide(node, x)
+    normal = node.call("divide", precise, _deviation(node, precise, axes, epsilon))
+    return node.call("multiply", node.cast(normal, dtype_of(x)), scale)
 
 
 def _deviation(node: Node, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:
-    """Return the root of the mean square along `axes`."""
+    """Return the root of the mean square along `axes`; squares of 16-bit floats would overflow."""
     mean = node.call("mean", node.call("multiply", centred, centred), axis=tuple(axes), keepdims=True)
     return node.call("sqrt", node.call("add", mean, epsilon) if epsilon else mean)
 
@@ -168,9 +173,10 @@ def _lrn(node: Node) -> Expr:
 @importer("MeanVarianceNormalization")
 def _mean_variance_normalization(node: Node) -> Expr:
     axes = sorted({node.axis(axis, node.rank(0)) for axis in node.integers("axes", (0, 2, 3))})
-    x = node.input(0)
+    x = wide(node, node.input(0))
     centred = node.call("subtract", x, node.call("mean", x, axis=tuple(axes), keepdims=True))
-    return node.call("divide", centred, node.call("add", _deviation(node, centred, axes, 0.0), 1e-9))
+    result = node.call("divide", centred, node.call("add", _deviation(node, centred, axes, 0.0), 1e-9))
+    return node.cast(result, node.dtype(0))
 
 
 @importer("LpNormalization")

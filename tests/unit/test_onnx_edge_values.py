@@ -228,7 +228,7 @@ SIX = np.arange(1, 7).astype(np.float16)
 def test_float16_is_rounded_once_where_a_step_may_overflow(
     operator: str, inputs: list[Array], attrs: dict[str, Any]
 ) -> None:
-    """Compare with float32, in which ONNX defines the steps, and ONNX Runtime and its tools compute them."""
+    """Compare with float32: results that float16 can represent must not depend on steps that it cannot."""
     results = []
     for dtype in (np.float16, np.float32):
         given = {f"x{index}": array.astype(dtype) for index, array in enumerate(inputs)}
